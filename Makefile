@@ -1,0 +1,56 @@
+# `make gate` judges impl_torch; `make test` checks the repository itself. Both set up .venv first.
+PYTHON ?= python3
+IMPLEMENTATION ?= impl_torch.adapter:Float32
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+PEERS := .venv-peers
+
+.PHONY: help gate test lint types imports peers wheel clean
+
+help:
+	@echo "make gate    judge $(IMPLEMENTATION); another with IMPLEMENTATION=package.module:Name"
+	@echo "make test    lint, types, import table and the test suite"
+	@echo "make peers   judge public implementations in an environment of their own"
+	@echo "make wheel   build the wheel into dist/"
+	@echo "make clean   remove the environments and build products"
+
+gate: $(INSTALLED)
+	$(BIN)/latentmoe-gate run $(IMPLEMENTATION) $(ARGS)
+
+test: lint types imports
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+peers: $(PEERS)/installed
+	$(PEERS)/bin/python tests/peers/matrix.py $(ARGS)
+
+wheel: $(INSTALLED)
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf $(VENV) $(PEERS) build dist
+
+# pip 25.1 is the first that knows dependency groups.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[torch,report]'
+	touch $@
+
+$(PEERS)/installed: pyproject.toml constraints.txt $(wildcard tests/peers/requirements*.txt)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/peers/requirements.txt --editable .
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement tests/peers/requirements-nodeps.txt
+	touch $@

@@ -1,0 +1,174 @@
+"""The command ``latentmoe-gate``: run, list, explain."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from properties import report
+from properties.registry import TOPICS, Property, catalogue, find
+
+MAX_WORKERS = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.command == "list":
+        return _list(options.topic)
+    if options.command == "explain":
+        return _explain(options.id)
+    return _run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="latentmoe-gate",
+        description="Judge an implementation of the Stable LatentMoE layer by its properties.",
+    )
+    parser.add_argument("--version", action="version", version=version("latentmoe-gate"))
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run",
+        help="judge an implementation",
+        epilog="Exit codes: 0 all offered properties hold; 1 a property is violated; 2 the adapter or "
+        "the call is wrong; 3 no violation, but too many cases were undecided; 4 the suite failed.",
+    )
+    run.add_argument("implementation", help="package.module:Name, seen from the current folder")
+    run.add_argument("--only", nargs="+", default=[], metavar="ID", help="only these properties")
+    run.add_argument("--topic", nargs="+", default=[], choices=TOPICS, help="only these topics")
+    run.add_argument("--lane", choices=("gate", "quick", "nightly"), default="gate")
+    run.add_argument("--seed", type=int, metavar="N", help="draw other cases than the lane's own")
+    run.add_argument(
+        "-n",
+        dest="workers",
+        type=_workers,
+        default="auto",
+        metavar="WORKERS",
+        help="worker processes; 0 stays in one process; default auto, at most 4",
+    )
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the run as JSON")
+    run.add_argument("--junitxml", type=Path, metavar="FILE", help="write a JUnit report")
+    listing = commands.add_parser("list", help="list the properties")
+    listing.add_argument("--topic", nargs="+", default=list(TOPICS), choices=TOPICS)
+    explain = commands.add_parser("explain", help="print a property's specification")
+    explain.add_argument("id", metavar="ID")
+    return parser
+
+
+def _workers(text: str) -> int:
+    if text == "auto":
+        return min(MAX_WORKERS, os.cpu_count() or 1)
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers nor 'auto'")
+    return int(text)
+
+
+def _list(topics: Sequence[str]) -> int:
+    for entry in catalogue().values():
+        if entry.topic in topics:
+            print(f"{entry.id:<14}{entry.kind:<16}{entry.headline}")
+    return report.EXIT_PASSED
+
+
+def _explain(property_id: str) -> int:
+    try:
+        entry = find(property_id)
+    except KeyError as error:
+        return _refuse(error.args[0])
+    print(explanation(entry))
+    return report.EXIT_PASSED
+
+
+def explanation(entry: Property) -> str:
+    """A property's page: what it states, where it comes from, what it needs and how it is drawn."""
+    needs = ", ".join(entry.needs) or "nothing: it is a statement about the mathematics"
+    cases = f"{entry.examples} generated cases" if entry.drawn else "one pinned instance"
+    return "\n".join(
+        [
+            f"{entry.id}  ({entry.kind}, {entry.topic})",
+            f"source   {entry.source}",
+            f"needs    {needs}",
+            f"judged   on {cases} in the gate lane",
+            "",
+            entry.statement,
+        ]
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    for property_id in options.only:
+        try:
+            find(property_id)
+        except KeyError as error:
+            return _refuse(error.args[0])
+    with tempfile.TemporaryDirectory(prefix="latentmoe-gate-") as folder:
+        result = Path(folder) / "run.json"
+        finished = subprocess.run(
+            _pytest_command(options, result), env=_environment(options, folder), check=False
+        )
+        if not result.exists():
+            return _no_verdict(finished.returncode)
+        text = result.read_text(encoding="utf-8")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(text, encoding="utf-8")
+        print(f"JSON: {options.json}")
+    code: int = json.loads(text)["exit_code"]
+    if code == report.EXIT_PASSED and finished.returncode != 0:
+        return report.EXIT_SUITE
+    return code
+
+
+def _pytest_command(options: argparse.Namespace, result: Path) -> list[str]:
+    """pytest with our plugin alone, so that the caller's configuration cannot change a verdict."""
+    package = Path(__file__).parent
+    command = [sys.executable, "-m", "pytest", "--pyargs", "properties"]
+    command += ["-c", str(package / "gate.ini"), "--rootdir", str(package.parent)]
+    command += ["--implementation", options.implementation, "--gate-json", str(result)]
+    command += ["--gate-lane", options.lane]
+    command += [word for name in options.only for word in ("--gate-only", name)]
+    command += [word for name in options.topic for word in ("--gate-topic", name)]
+    if options.seed is not None:
+        command += ["--gate-seed", str(options.seed)]
+    command += ["-p", "properties.plugin", "-p", "no:cacheprovider"]
+    if options.workers:
+        command += ["-p", "xdist.plugin", "-n", str(options.workers), "--dist", "worksteal"]
+    if options.junitxml is not None:
+        command += ["--junitxml", str(options.junitxml.absolute())]
+    return command
+
+
+def _environment(options: argparse.Namespace, folder: str) -> dict[str, str]:
+    """The caller's environment, less what would let other plugins or options in."""
+    environment = dict(os.environ)
+    environment.pop("PYTEST_ADDOPTS", None)
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    if options.lane != "nightly":
+        environment["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+    return environment
+
+
+def _no_verdict(returncode: int) -> int:
+    if returncode == 4:
+        return report.EXIT_ADAPTER
+    if returncode < 0:
+        return _refuse(f"the run was killed by signal {-returncode} before it reached a verdict")
+    print(f"latentmoe-gate: the suite failed (pytest exit code {returncode})", file=sys.stderr)
+    return report.EXIT_SUITE
+
+
+def _refuse(message: str) -> int:
+    print(f"latentmoe-gate: {message}", file=sys.stderr)
+    return report.EXIT_ADAPTER
+
+
+if __name__ == "__main__":
+    sys.exit(main())

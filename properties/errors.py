@@ -1,0 +1,23 @@
+"""The four ways a check can end other than by passing."""
+
+from __future__ import annotations
+
+
+class AdapterError(Exception):
+    """The adapter, or the call that named it, is wrong; no statement was judged.
+
+    Raised for a module or name that cannot be found, a constructor that raises, a signature that does
+    not take the protocol's arguments, or a result of the wrong type, shape or dtype.
+    """
+
+
+class ViolationError(Exception):
+    """An implementation contradicts a property on the inputs of the present case."""
+
+
+class UnknownError(Exception):
+    """The present case could not be decided: an oracle gave no certificate, or a radius is infinite."""
+
+
+class SuiteError(Exception):
+    """The suite itself misbehaved, e.g. generated an input that the storage format cannot hold."""

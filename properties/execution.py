@@ -1,0 +1,192 @@
+"""Judging one property, or all of them, without a test runner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import hypothesis
+from hypothesis import given
+from hypothesis.errors import Flaky, HypothesisException
+
+from properties.errors import AdapterError, UnknownError, ViolationError
+from properties.lanes import LANES, Lane, reproducible_hypothesis, seeded
+from properties.literals import call_literal
+from properties.registry import Property, catalogue, find
+from properties.subject import Case, Subject
+
+Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error"]
+
+UNKNOWN_CAP = 0.05
+
+
+@dataclass
+class Outcome:
+    """What one property's cases came to.
+
+    ``worst_ratio`` is the largest ratio of error to radius seen, None where nothing was compared within a
+    radius. ``figures`` are measured values that a property reports beside its verdict.
+    """
+
+    id: str
+    topic: str
+    kind: str
+    verdict: Verdict
+    headline: str
+    cases: int = 0
+    unknown: int = 0
+    worst_ratio: float | None = None
+    worst_what: str = ""
+    message: str = ""
+    calls: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain builtins, as JSON and pytest-xdist need them."""
+        return asdict(self)
+
+
+class _Log:
+    """The cases of one property so far."""
+
+    def __init__(self) -> None:
+        self.cases = 0
+        self.unknown: dict[str, int] = {}
+        self.undecided = 0
+        self.worst_ratio: float | None = None
+        self.worst_what = ""
+        self.figures: dict[str, Any] = {}
+        self.failure: tuple[Exception, Case] | None = None
+
+    def add(self, case: Case) -> None:
+        self.cases += 1
+        if case.worst_ratio >= (self.worst_ratio or 0.0) and case.worst_what:
+            self.worst_ratio, self.worst_what = case.worst_ratio, case.worst_what
+        for name, value in case.figures.items():
+            self._add_figure(name, value)
+        if case.unknown:
+            self.undecided += 1
+            self.unknown[case.unknown[0]] = self.unknown.get(case.unknown[0], 0) + 1
+
+    def _add_figure(self, name: str, value: Any) -> None:
+        """Numbers are summarised over the cases, texts are kept as they are."""
+        if isinstance(value, str):
+            self.figures[name] = value
+            return
+        number = float(value)
+        known = self.figures.setdefault(name, {"cases": 0, "sum": 0.0, "max": number})
+        known["cases"] += 1
+        known["sum"] += number
+        known["max"] = max(known["max"], number)
+
+
+def judge(entry: Property, subject: Subject, lane: Lane, seed: int | None = None) -> Outcome:
+    """Run a property's cases on a subject and say what came of it.
+
+    Never raises for what the implementation does; the outcome's message tells.
+    """
+    outcome = Outcome(entry.id, entry.topic, entry.kind, "passed", entry.headline)
+    missing = [name for name in entry.needs if name not in subject.offered]
+    if missing:
+        outcome.verdict = "not offered"
+        outcome.message = f"needs {', '.join(missing)}"
+        return outcome
+    log = _Log()
+    started = time.perf_counter()
+    try:
+        _run_cases(entry, subject, lane, seed, log)
+    except AdapterError as error:
+        _fail(outcome, "adapter error", str(error), log)
+    except ViolationError as error:
+        _fail(outcome, "failed", str(error), log)
+    except Flaky:
+        told = str(log.failure[0]) if log.failure else "an error"
+        note = "; the same input passed when it was tried again: the result is not deterministic"
+        _fail(outcome, "failed", told + note, log)
+    except HypothesisException as error:
+        _fail(outcome, "unknown", f"the suite could not generate cases: {error}", log)
+    outcome.seconds = time.perf_counter() - started
+    _summarise(outcome, log)
+    return outcome
+
+
+def judge_all(
+    subject: Subject,
+    *,
+    only: Iterable[str] = (),
+    topics: Iterable[str] = (),
+    lane: str = "gate",
+    seed: int | None = None,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Judge the whole catalogue, or a part of it, one property after the other.
+
+    Raises KeyError for an unknown property id or lane.
+    """
+    outcomes = []
+    for entry in select(only, topics):
+        outcomes.append(judge(entry, subject, LANES[lane], seed))
+        on_outcome(outcomes[-1])
+    return outcomes
+
+
+def select(only: Iterable[str] = (), topics: Iterable[str] = ()) -> list[Property]:
+    """The catalogue's entries with one of these ids and one of these topics; all where none is named.
+
+    Raises KeyError if an id does not exist.
+    """
+    wanted = {find(property_id).id for property_id in only}
+    chosen_topics = set(topics)
+    return [
+        entry
+        for entry in catalogue().values()
+        if (not wanted or entry.id in wanted)
+        and (not chosen_topics or entry.topic in chosen_topics)
+    ]
+
+
+def _run_cases(
+    entry: Property, subject: Subject, lane: Lane, seed: int | None, log: _Log
+) -> None:
+    def one_case(**drawn: Any) -> None:
+        with subject.new_case() as case:
+            try:
+                entry.function(subject, **drawn)
+            except UnknownError as reason:
+                case.unknown.append(str(reason))
+            except (AdapterError, ViolationError) as error:
+                log.failure = (error, case)
+                raise
+            finally:
+                if log.failure is None:
+                    log.add(case)
+            if drawn and case.worst_what:
+                hypothesis.target(min(case.worst_ratio, 1e3), label="error / radius")
+
+    if not entry.drawn:
+        one_case()
+        return
+    test = seeded(given(**entry.drawn)(one_case), lane, entry.id, seed)
+    with reproducible_hypothesis():
+        lane.settings(entry.examples)(test)()
+
+
+def _fail(outcome: Outcome, verdict: Verdict, message: str, log: _Log) -> None:
+    outcome.verdict, outcome.message = verdict, message
+    if log.failure is not None:
+        case = log.failure[1]
+        outcome.calls = [call_literal(call.method, call.arguments) for call in case.calls]
+        log.worst_ratio = max(log.worst_ratio or 0.0, case.worst_ratio)
+
+
+def _summarise(outcome: Outcome, log: _Log) -> None:
+    outcome.cases, outcome.unknown = log.cases, log.undecided
+    outcome.worst_ratio, outcome.worst_what = log.worst_ratio, log.worst_what
+    outcome.figures = log.figures
+    if outcome.verdict == "passed" and log.undecided > UNKNOWN_CAP * log.cases:
+        reason = max(log.unknown, key=lambda text: log.unknown[text])
+        outcome.verdict = "unknown"
+        outcome.message = f"{log.undecided} of {log.cases} cases undecided, mostly: {reason}"

@@ -1,0 +1,86 @@
+"""The lanes: how many cases a property is given, and where their randomness comes from.
+
+``gate`` repeats itself exactly, on every machine with the same Hypothesis version; ``quick`` is its
+first fifth, for an edit loop; ``nightly`` draws twenty times as many cases afresh and keeps
+Hypothesis' example database.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import engine, providers
+from hypothesis.internal.constants_ast import Constants
+
+SHRINKING_SECONDS = 8
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A named amount of work: ``factor`` times a property's gate-lane examples."""
+
+    name: str
+    factor: float
+    random: bool
+
+    def settings(self, examples: int) -> settings:
+        """Hypothesis settings for a property with that many gate-lane examples."""
+        chosen: dict[str, Any] = {"derandomize": True, "database": None}
+        if self.random:
+            chosen = {"derandomize": False, "database": settings.get_profile("default").database}
+        return settings(
+            settings.get_profile("ci"),
+            max_examples=max(1, round(examples * self.factor)),
+            deadline=None,
+            print_blob=False,
+            report_multiple_bugs=False,
+            phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            **chosen,
+        )
+
+
+LANES = {
+    "quick": Lane("quick", 0.2, random=False),
+    "gate": Lane("gate", 1.0, random=False),
+    "nightly": Lane("nightly", 20.0, random=True),
+}
+
+
+def seeded(
+    function: Callable[..., None], lane: Lane, property_id: str, seed: int | None
+) -> Callable[..., None]:
+    """Fix the draws of a Hypothesis test, unless the lane is random and no seed is named.
+
+    The seed depends on the property's id, so that editing one property leaves the draws of every
+    other as they were.
+    """
+    if lane.random and seed is None:
+        return function
+    return hypothesis.seed(zlib.crc32(f"{property_id}/{seed or 0}".encode()))(function)
+
+
+@contextmanager
+def reproducible_hypothesis() -> Iterator[None]:
+    """Make draws independent of the caller's modules, and bound the time of one shrink.
+
+    Hypothesis mixes literals found in the modules that happen to be imported into what it draws: an edit
+    of the implementation under test would change the inputs it is judged on. It also shrinks for up to
+    five minutes per failure, which a gate with a verdict within a minute cannot afford. Neither has a
+    public setting.
+    """
+    saved = providers._get_local_constants, engine.MAX_SHRINKING_SECONDS
+    providers.CONSTANTS_CACHE.cache.clear()
+    providers._get_local_constants = Constants
+    engine.MAX_SHRINKING_SECONDS = SHRINKING_SECONDS
+    try:
+        yield
+    finally:
+        providers._get_local_constants, engine.MAX_SHRINKING_SECONDS = saved
+        providers.CONSTANTS_CACHE.cache.clear()

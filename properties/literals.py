@@ -1,0 +1,69 @@
+"""Arguments of a call, printed as Python that NumPy reads back to the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from properties.protocol import Array
+
+MAX_ELEMENTS = 600
+
+
+def literal(value: Any) -> str:
+    """A Python expression for an argument; arrays of more than 600 elements are only described."""
+    if isinstance(value, np.ndarray):
+        return _array(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (f"{part.name}={literal(getattr(value, part.name))}" for part in fields(value))
+        return f"{type(value).__name__}({', '.join(parts)})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {literal(part)}" for key, part in value.items()) + "}"
+    return repr(value)
+
+
+def call_literal(method: str, arguments: dict[str, Any]) -> str:
+    """The call as a person would type it, one argument per line."""
+    lines = [f"    {name}={literal(value)}," for name, value in arguments.items()]
+    return "\n".join([f"{method}(", *lines, ")"]) if lines else f"{method}()"
+
+
+def _array(values: Array) -> str:
+    dtype = _dtype_name(values.dtype)
+    if values.size > MAX_ELEMENTS:
+        return f"<array of shape {values.shape}, dtype {dtype}>"
+    if values.size == 0:
+        return f"np.zeros({values.shape}, {dtype})"
+    flat = values.reshape(-1)
+    same = flat.tobytes() == np.full_like(flat, flat[0]).tobytes()
+    if same and values.size > 8:
+        return f"np.full({values.shape}, {_number(flat[0])}, {dtype})"
+    return f"np.array({_nested(values)}, {dtype})"
+
+
+def _nested(values: Array) -> str:
+    if values.ndim == 0:
+        return _number(values[()])
+    return "[" + ", ".join(_nested(row) for row in values) + "]"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, (np.bool_, bool)):
+        return str(bool(value))
+    if np.issubdtype(np.asarray(value).dtype, np.integer):
+        return str(int(value))
+    number = float(value)
+    if np.isnan(number):
+        return "np.nan"
+    if np.isinf(number):
+        return "np.inf" if number > 0 else "-np.inf"
+    if isinstance(value, (np.float32, np.float16)):
+        return np.format_float_scientific(value, trim="-") if number else repr(number)
+    return repr(number)
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """How to write the dtype: NumPy's own by attribute, the others through ml_dtypes."""
+    return f"np.{dtype.name}" if dtype.isbuiltin == 1 and dtype.kind != "V" else f'"{dtype.name}"'

@@ -1,0 +1,176 @@
+"""Finding an implementation by name and seeing what it offers, with errors that say what to do."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from properties import protocol
+from properties.errors import AdapterError
+from properties.protocol import Conventions, Precision, number_format
+from properties.subject import Subject
+
+_BALANCER_EXTRAS = (
+    "state_dict",
+    "load_state_dict",
+    "to",
+    "set_enabled",
+    "bias_storage_id",
+    "observe_recomputed",
+    "reduced_histogram",
+)
+
+
+def load(reference: str) -> Subject:
+    """The implementation named as ``package.module:Name``, ready to be judged.
+
+    Raises AdapterError if the module or the name is missing, the constructor raises, an attribute is
+    missing or of the wrong kind, a method does not take the protocol's arguments, or no method is
+    offered at all.
+    """
+    module_name, colon, name = reference.partition(":")
+    if not (colon and module_name and name):
+        raise AdapterError(f"{reference!r} is not of the form package.module:Name")
+    return subject_of(_construct(_attribute(module_name, name), reference), reference)
+
+
+def subject_of(implementation: Any, reference: str = "<object>") -> Subject:
+    """A Subject around an implementation that is already an object.
+
+    Raises AdapterError as :func:`load` does.
+    """
+    _check_attributes(implementation, reference)
+    offered = {name for name in _methods() if _offers(implementation, name, reference)}
+    if not offered - {"poison"}:
+        names = ", ".join(name for names in protocol.METHODS.values() for name in names)
+        raise AdapterError(
+            f"{reference} offers none of the protocol's methods, so there is nothing to judge; "
+            f"define at least one of {names}"
+        )
+    if "balancer" in offered:
+        offered |= _balancer_extras(implementation, reference)
+    return Subject(implementation, reference, frozenset(offered))
+
+
+def _attribute(module_name: str, name: str) -> Any:
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            hint = "run from the folder that holds it, or install it"
+            raise AdapterError(f"there is no module {module_name!r}; {hint}") from error
+        raise AdapterError(f"importing {module_name} needs {error.name!r}: {error}") from error
+    except Exception as error:
+        raise AdapterError(
+            f"importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [entry for entry in vars(found) if not entry.startswith("_")]
+            raise AdapterError(
+                f"{module_name} has no {name!r}; it defines {', '.join(public) or 'nothing'}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _construct(factory: Any, reference: str) -> Any:
+    if not callable(factory):
+        return factory
+    try:
+        return factory()
+    except Exception as error:
+        raise AdapterError(
+            f"{reference}() raised {type(error).__name__}: {error}; "
+            "an implementation is built without arguments"
+        ) from error
+
+
+def _check_attributes(implementation: Any, reference: str) -> None:
+    kinds = {"name": str, "version": str, "precision": Precision, "conventions": Conventions}
+    for attribute, kind in kinds.items():
+        if not hasattr(implementation, attribute):
+            if attribute == "conventions":
+                continue
+            raise AdapterError(f"{reference} has no {attribute}; set it to a {kind.__name__}")
+        value = getattr(implementation, attribute)
+        if not isinstance(value, kind):
+            found = type(value).__name__
+            raise AdapterError(
+                f"{reference}.{attribute} is a {found}; it must be a {kind.__name__}"
+            )
+    precision: Precision = implementation.precision
+    for format_name in (
+        precision.compute,
+        precision.accumulate,
+        precision.storage,
+        precision.routing_format,
+    ):
+        try:
+            number_format(format_name)
+        except ValueError as error:
+            raise AdapterError(f"{reference}.precision: {error}") from error
+    _check_conventions(getattr(implementation, "conventions", Conventions()), reference)
+
+
+def _check_conventions(conventions: Conventions, reference: str) -> None:
+    allowed = {
+        "expert_rank": ("between", "interior", "q", "q+1"),
+        "histogram_rank": (None, "between", "q", "q+1"),
+        "bias_sign": (1, -1),
+        "score_domain": ("sigmoid", "logit"),
+        "ties": ("any", "lowest_index"),
+        "padding": ("masked", "rejected", "unsupported"),
+    }
+    for name, values in allowed.items():
+        value = getattr(conventions, name)
+        if value not in values:
+            choices = ", ".join(repr(choice) for choice in values)
+            raise AdapterError(
+                f"{reference}.conventions.{name} is {value!r}; it must be one of {choices}"
+            )
+    epsilon = conventions.weight_epsilon
+    if not (isinstance(epsilon, (int, float)) and 0 <= epsilon < float("inf")):
+        raise AdapterError(
+            f"{reference}.conventions.weight_epsilon is {epsilon!r}; it must be a number >= 0"
+        )
+
+
+def _methods() -> tuple[str, ...]:
+    return (*(name for names in protocol.METHODS.values() for name in names), "poison")
+
+
+def _offers(implementation: Any, name: str, reference: str) -> bool:
+    method = getattr(implementation, name, None)
+    if method is None:
+        return False
+    if not callable(method):
+        raise AdapterError(f"{reference}.{name} is not a method")
+    expected = inspect.signature(getattr(protocol.Implementation, name))
+    parameters = list(expected.parameters.values())[1:]
+    positional = [None for part in parameters if part.kind is part.POSITIONAL_OR_KEYWORD]
+    keywords = {part.name: None for part in parameters if part.kind is part.KEYWORD_ONLY}
+    try:
+        inspect.signature(method).bind(*positional, **keywords)
+    except TypeError as error:
+        raise AdapterError(
+            f"{reference}.{name} cannot be called as the protocol does ({error}); "
+            f"it must take {expected.replace(parameters=parameters)}"
+        ) from error
+    except ValueError:
+        pass
+    return True
+
+
+def _balancer_extras(implementation: Any, reference: str) -> set[str]:
+    try:
+        balancer = implementation.balancer(num_experts=4, top_k=1)
+    except Exception as error:
+        raise AdapterError(
+            f"{reference}.balancer(num_experts=4, top_k=1) raised {type(error).__name__}: {error}"
+        ) from error
+    for required in ("observe", "update", "bias", "histogram"):
+        if not hasattr(balancer, required):
+            raise AdapterError(f"{reference}.balancer() has no {required}; the protocol needs it")
+    return {f"balancer.{name}" for name in _BALANCER_EXTRAS if hasattr(balancer, name)}

@@ -1,0 +1,224 @@
+"""The pytest plugin: ``--implementation package.module:Name`` and nothing until it is given.
+
+Without the option the plugin adds options to pytest's help and otherwise leaves a session alone.
+With it, every property test judges the named implementation, reports its verdict through pytest's own
+reports (also across pytest-xdist workers), and a summary by topic precedes the failures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+    from properties.execution import Outcome
+    from properties.registry import Property
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; importing the suite waits until an implementation is named."""
+    group = parser.getgroup("latentmoe-gate", "properties of a Stable LatentMoE implementation")
+    group.addoption(
+        "--implementation",
+        metavar="PKG.MODULE:NAME",
+        help="judge this implementation with the tests of `--pyargs properties`",
+    )
+    group.addoption(
+        "--gate-lane",
+        choices=("quick", "gate", "nightly"),
+        default="gate",
+        help="how many cases: quick, gate (default; repeats exactly) or nightly (random)",
+    )
+    group.addoption(
+        "--gate-seed", type=int, metavar="N", help="draw other cases than the lane's own"
+    )
+    group.addoption(
+        "--gate-only", action="append", default=[], metavar="ID", help="only this property"
+    )
+    group.addoption(
+        "--gate-topic", action="append", default=[], metavar="TOPIC", help="only this topic"
+    )
+    group.addoption("--gate-json", metavar="FILE", type=Path, help="write the run as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the implementation and switch the rest of the plugin on, if one is named."""
+    reference = config.getoption("--implementation")
+    if not reference:
+        return
+    _one_thread_per_worker(config)
+    from properties.errors import AdapterError
+    from properties.execution import select
+    from properties.loading import load
+
+    try:
+        subject = load(reference)
+        chosen = {entry.id for entry in select(config.getoption("--gate-only"), _topics(config))}
+    except AdapterError as error:
+        raise pytest.UsageError(f"--implementation: {error}") from error
+    except KeyError as error:
+        raise pytest.UsageError(f"--gate-only: {error.args[0]}") from error
+    config.pluginmanager.register(Gate(config, subject, chosen), "latentmoe-gate-run")
+
+
+def _topics(config: pytest.Config) -> list[str]:
+    from properties.registry import TOPICS
+
+    topics: list[str] = config.getoption("--gate-topic")
+    for topic in topics:
+        if topic not in TOPICS:
+            raise pytest.UsageError(
+                f"--gate-topic: there is no topic {topic!r}; the topics are {', '.join(TOPICS)}"
+            )
+    return topics
+
+
+def _one_thread_per_worker(config: pytest.Config) -> None:
+    """Workers share the machine; set before they start, since BLAS reads it when it is loaded."""
+    import os
+
+    if config.getoption("numprocesses", None):
+        for variable in THREAD_VARIABLES:
+            os.environ.setdefault(variable, "1")
+
+
+@pytest.fixture
+def latentmoe_gate(request: pytest.FixtureRequest) -> Iterator[Judge]:
+    """Judges the property that requests it, on the implementation that the session names."""
+    gate = request.config.pluginmanager.get_plugin("latentmoe-gate-run")
+    if gate is None:
+        pytest.fail(
+            "no implementation is named: add --implementation package.module:Name", pytrace=False
+        )
+    yield Judge(gate, request.node)
+
+
+class Judge:
+    """Judges one property for one pytest item and turns the verdict into a pytest outcome."""
+
+    def __init__(self, gate: Gate, item: pytest.Item) -> None:
+        self._gate = gate
+        self._item = item
+
+    def judge(self, entry: Property) -> None:
+        """Run the property; skip if it is not offered, fail unless it passed."""
+        from properties.execution import judge
+        from properties.lanes import LANES
+        from properties.report import failure_text
+
+        gate = self._gate
+        outcome = judge(entry, gate.subject, LANES[gate.lane], gate.seed)
+        self._item.stash[OUTCOME] = outcome
+        if outcome.verdict == "not offered":
+            pytest.skip(f"{outcome.id}: not offered, {outcome.message}")
+        if outcome.verdict != "passed":
+            pytest.fail(failure_text(outcome, gate.about), pytrace=False)
+
+
+OUTCOME = pytest.StashKey["Outcome"]()
+
+
+class Gate:
+    """The hooks of a session that judges an implementation."""
+
+    def __init__(self, config: pytest.Config, subject: Any, chosen: set[str]) -> None:
+        from properties.report import describe
+
+        self.subject = subject
+        self.lane: str = config.getoption("--gate-lane")
+        self.seed: int | None = config.getoption("--gate-seed")
+        self.about = describe(subject, self.lane, self.seed)
+        self.outcomes: list[Outcome] = []
+        self._chosen = chosen
+        self._json: Path | None = config.getoption("--gate-json")
+        self._is_worker = hasattr(config, "workerinput")
+        self._started = time.perf_counter()
+
+    def pytest_report_header(self) -> list[str]:
+        """What is being judged, and how."""
+        from properties.report import header_lines
+
+        return header_lines(self.about)
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Leave out properties that were not selected; other tests of the session stay."""
+        kept, left_out = [], []
+        for item in items:
+            entry = getattr(getattr(item, "function", None), "specification", None)
+            (kept if entry is None or entry.id in self._chosen else left_out).append(item)
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = kept
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send the verdict along with pytest's report, which crosses worker processes."""
+        report = yield
+        outcome = item.stash.get(OUTCOME, None)
+        if report.when == "call" and outcome is not None:
+            report.__dict__["latentmoe_gate"] = outcome.as_dict()
+            report.user_properties += [("property", outcome.id), ("verdict", outcome.verdict)]
+            if outcome.worst_ratio is not None:
+                report.user_properties.append(("worst_ratio", f"{outcome.worst_ratio:.6g}"))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect verdicts where the session is reported, i.e. not in a worker."""
+        from properties.execution import Outcome
+
+        known = getattr(report, "latentmoe_gate", None)
+        if known is not None:
+            self.outcomes.append(Outcome(**known))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:
+        """Topics and figures before pytest's list of failures, the verdict after it."""
+        from properties.report import figure_lines, topic_lines, verdict_line
+
+        self._sort()
+        if self.outcomes:
+            terminalreporter.section("verdicts by topic")
+            for line in topic_lines(self.outcomes):
+                terminalreporter.write_line(line)
+            figures = figure_lines(self.outcomes)
+            if figures:
+                terminalreporter.section("figures")
+            for line in figures:
+                terminalreporter.write_line(line)
+        yield
+        if self.outcomes:
+            line = verdict_line(self.outcomes, time.perf_counter() - self._started)
+            good = line.startswith("PASSED")
+            terminalreporter.write_line(line, bold=True, green=good, red=not good)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the JSON; a session in which nothing was offered is not a pass."""
+        from properties.report import EXIT_ADAPTER, exit_code, write_json
+
+        if self._is_worker or not self.outcomes:
+            return
+        self._sort()
+        code = exit_code(self.outcomes)
+        if code == EXIT_ADAPTER and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._json is not None:
+            write_json(self._json, self.about, self.outcomes, code)
+
+    def _sort(self) -> None:
+        from properties.registry import catalogue
+
+        order = list(catalogue())
+        self.outcomes.sort(key=lambda outcome: order.index(outcome.id))

@@ -1,0 +1,185 @@
+"""Verdicts as text and JSON, and the exit code they amount to."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import scipy
+
+from properties.execution import Outcome
+from properties.protocol import PROTOCOL_VERSION, Conventions
+from properties.registry import SPEC_VERSION, TOPICS
+from properties.subject import Subject
+
+EXIT_PASSED = 0
+EXIT_VIOLATED = 1
+EXIT_ADAPTER = 2
+EXIT_UNKNOWN = 3
+EXIT_SUITE = 4
+
+
+def describe(subject: Subject, lane: str, seed: int | None) -> dict[str, Any]:
+    """What the header says, as plain builtins."""
+    precision = subject.precision
+    return {
+        "implementation": subject.reference,
+        "name": subject.name,
+        "version": subject.version,
+        "precision": {
+            "compute": precision.compute,
+            "accumulate": precision.accumulate,
+            "storage": precision.storage,
+            "routing": precision.routing_format,
+        },
+        "conventions": declared(subject.conventions),
+        "offered": sorted(subject.offered),
+        "spec_version": SPEC_VERSION,
+        "protocol_version": PROTOCOL_VERSION,
+        "lane": lane,
+        "seed": seed,
+        "hypothesis": hypothesis.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def declared(conventions: Conventions) -> dict[str, Any]:
+    """The conventions that differ from the report's."""
+    defaults = Conventions()
+    return {
+        part.name: getattr(conventions, part.name)
+        for part in fields(conventions)
+        if getattr(conventions, part.name) != getattr(defaults, part.name)
+    }
+
+
+def header_lines(about: dict[str, Any]) -> list[str]:
+    """The header of a run, one fact per line."""
+    precision = ", ".join(f"{role} {name}" for role, name in about["precision"].items())
+    conventions = ", ".join(f"{name}={value!r}" for name, value in about["conventions"].items())
+    seed = "" if about["seed"] is None else f", seed {about['seed']}"
+    return [
+        f"implementation  {about['implementation']} ({about['name']} {about['version']})",
+        f"precision       {precision}",
+        f"conventions     {conventions or 'the report’s'}",
+        f"specification   version {about['spec_version']}, lane {about['lane']}{seed}",
+        f"drawn by        Hypothesis {about['hypothesis']}, NumPy {about['numpy']}",
+    ]
+
+
+def topic_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line per topic: how many properties ended how, and the worst ratio of error to radius."""
+    lines = [
+        f"{'topic':<12}{'passed':>8}{'failed':>8}{'unknown':>9}{'not offered':>13}"
+        f"{'cases':>8}  worst error / radius"
+    ]
+    for topic in TOPICS:
+        own = [outcome for outcome in outcomes if outcome.topic == topic]
+        if own:
+            lines.append(_topic_line(topic, own))
+    return lines
+
+
+def _topic_line(topic: str, outcomes: Sequence[Outcome]) -> str:
+    count = Counter(outcome.verdict for outcome in outcomes)
+    bad = count["failed"] + count["adapter error"]
+    cases = sum(outcome.cases for outcome in outcomes)
+    compared = [outcome for outcome in outcomes if outcome.worst_ratio is not None]
+    worst = max(compared, key=lambda outcome: outcome.worst_ratio or 0.0, default=None)
+    told = "-" if worst is None else f"{worst.worst_ratio:.3g}  {worst.id}: {worst.worst_what}"
+    return (
+        f"{topic:<12}{count['passed']:>8}{bad:>8}{count['unknown']:>9}"
+        f"{count['not offered']:>13}{cases:>8}  {told}"
+    )
+
+
+def figure_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """The figures that properties measured, one per line."""
+    lines = []
+    for outcome in outcomes:
+        for name, value in outcome.figures.items():
+            lines.append(f"{outcome.id:<12}{name}: {_figure(value)}")
+    return lines
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    mean = value["sum"] / value["cases"]
+    return f"mean {mean:.4g}, max {value['max']:.4g} over {value['cases']} cases"
+
+
+def failure_text(outcome: Outcome, about: dict[str, Any]) -> str:
+    """One failure: the statement, what contradicts it, the calls that show it, how to see it again."""
+    parts = [
+        f"{outcome.id} ({outcome.kind}): {outcome.verdict}",
+        f"  {outcome.headline}",
+        "",
+        *(f"  {line}" for line in outcome.message.splitlines()),
+    ]
+    if outcome.calls:
+        parts += ["", "  the smallest input found:"]
+        parts += [f"    {line}" for call in outcome.calls for line in call.splitlines()]
+    parts += ["", f"  again: {reproduce(outcome.id, about)}"]
+    parts += [f"  what it means: latentmoe-gate explain {outcome.id}"]
+    return "\n".join(parts)
+
+
+def reproduce(property_id: str, about: dict[str, Any]) -> str:
+    """The command that judges this property on the same inputs."""
+    words = ["latentmoe-gate", "run", about["implementation"], "--only", property_id]
+    if about["lane"] != "gate":
+        words += ["--lane", about["lane"]]
+    if about["seed"] is not None:
+        words += ["--seed", str(about["seed"])]
+    return " ".join(words)
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """0 all offered properties hold, 1 one is violated, 2 the adapter is wrong, 3 only unknowns.
+
+    A wrong adapter comes first: until it is right, what it returned was not judged.
+    """
+    verdicts = {outcome.verdict for outcome in outcomes}
+    if "adapter error" in verdicts or verdicts <= {"not offered"}:
+        return EXIT_ADAPTER
+    if "failed" in verdicts:
+        return EXIT_VIOLATED
+    return EXIT_UNKNOWN if "unknown" in verdicts else EXIT_PASSED
+
+
+def verdict_line(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """The last line: the verdict in a word, and the counts."""
+    count = Counter(outcome.verdict for outcome in outcomes)
+    word = {
+        EXIT_PASSED: "PASSED: every offered property holds",
+        EXIT_VIOLATED: "FAILED: a property is violated",
+        EXIT_ADAPTER: "ADAPTER ERROR: the adapter is wrong, so the verdict is not complete",
+        EXIT_UNKNOWN: "UNKNOWN: no violation, but too many cases could not be decided",
+    }[exit_code(outcomes)]
+    if set(count) <= {"not offered"}:
+        word = "ADAPTER ERROR: nothing that was selected is offered, so nothing was judged"
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(count.items()))
+    return f"{word} ({counts}; {seconds:.0f} s)"
+
+
+def write_json(path: Path, about: dict[str, Any], outcomes: Sequence[Outcome], code: int) -> None:
+    """Write the whole run as JSON; the file appears complete or not at all."""
+    document = {
+        **about,
+        "exit_code": code,
+        "properties": [outcome.as_dict() for outcome in outcomes],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(document, indent=2, allow_nan=True) + "\n", encoding="utf-8")
+    partial.replace(path)
