@@ -38,8 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="judge an implementation",
-        epilog="Exit codes: 0 all offered properties hold; 1 a property is violated; 2 the adapter or "
-        "the call is wrong; 3 no violation, but too many cases were undecided; 4 the suite failed.",
+        epilog="Exit codes: 0 all offered properties hold; 1 a property is violated; 2 the adapter "
+        "or the call is wrong; 3 no violation, but too many cases were undecided; 4 the suite "
+        "itself failed.",
     )
     run.add_argument("implementation", help="package.module:Name, seen from the current folder")
     run.add_argument("--only", nargs="+", default=[], metavar="ID", help="only these properties")
@@ -115,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
             _pytest_command(options, result), env=_environment(options, folder), check=False
         )
         if not result.exists():
-            return _no_verdict(finished.returncode)
+            return _no_verdict(finished.returncode, result.with_suffix(".now"))
         text = result.read_text(encoding="utf-8")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -156,11 +157,15 @@ def _environment(options: argparse.Namespace, folder: str) -> dict[str, str]:
     return environment
 
 
-def _no_verdict(returncode: int) -> int:
+def _no_verdict(returncode: int, trace: Path) -> int:
+    """What a run without a result came to: a refused call, a crash, or a fault of the suite."""
     if returncode == 4:
         return report.EXIT_ADAPTER
-    if returncode < 0:
-        return _refuse(f"the run was killed by signal {-returncode} before it reached a verdict")
+    if trace.exists():
+        judged = trace.read_text(encoding="utf-8")
+        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        print(f"latentmoe-gate: the process crashed ({how}) in {judged}", file=sys.stderr)
+        return report.EXIT_VIOLATED
     print(f"latentmoe-gate: the suite failed (pytest exit code {returncode})", file=sys.stderr)
     return report.EXIT_SUITE
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 class AdapterError(Exception):
     """The adapter, or the call that named it, is wrong; no statement was judged.
 
-    Raised for a module or name that cannot be found, a constructor that raises, a signature that does
-    not take the protocol's arguments, or a result of the wrong type, shape or dtype.
+    Raised for a module or name that cannot be found, a constructor that raises, a signature that
+    does not take the protocol's arguments, or a result of the wrong type, shape or dtype.
     """
 
 
@@ -16,7 +16,7 @@ class ViolationError(Exception):
 
 
 class UnknownError(Exception):
-    """The present case could not be decided: an oracle gave no certificate, or a radius is infinite."""
+    """The present case could not be decided: no certificate, or a radius that is infinite."""
 
 
 class SuiteError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from properties.literals import call_literal
 from properties.registry import Property, catalogue, find
 from properties.subject import Case, Subject
 
-Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error"]
+Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error", "suite error"]
 
 UNKNOWN_CAP = 0.05
 
@@ -26,8 +27,8 @@ UNKNOWN_CAP = 0.05
 class Outcome:
     """What one property's cases came to.
 
-    ``worst_ratio`` is the largest ratio of error to radius seen, None where nothing was compared within a
-    radius. ``figures`` are measured values that a property reports beside its verdict.
+    ``worst_ratio`` is the largest ratio of error to radius seen, None where nothing was compared
+    within a radius. ``figures`` are measured values that a property reports beside its verdict.
     """
 
     id: str
@@ -108,6 +109,8 @@ def judge(entry: Property, subject: Subject, lane: Lane, seed: int | None = None
         _fail(outcome, "failed", told + note, log)
     except HypothesisException as error:
         _fail(outcome, "unknown", f"the suite could not generate cases: {error}", log)
+    except Exception:
+        _fail(outcome, "suite error", traceback.format_exc(), log)
     outcome.seconds = time.perf_counter() - started
     _summarise(outcome, log)
     return outcome
@@ -120,7 +123,7 @@ def judge_all(
     topics: Iterable[str] = (),
     lane: str = "gate",
     seed: int | None = None,
-    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    on_outcome: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """Judge the whole catalogue, or a part of it, one property after the other.
 
@@ -129,12 +132,13 @@ def judge_all(
     outcomes = []
     for entry in select(only, topics):
         outcomes.append(judge(entry, subject, LANES[lane], seed))
-        on_outcome(outcomes[-1])
+        if on_outcome is not None:
+            on_outcome(outcomes[-1])
     return outcomes
 
 
 def select(only: Iterable[str] = (), topics: Iterable[str] = ()) -> list[Property]:
-    """The catalogue's entries with one of these ids and one of these topics; all where none is named.
+    """The catalogue's entries with these ids and topics; all of them where none is named.
 
     Raises KeyError if an id does not exist.
     """
@@ -148,9 +152,7 @@ def select(only: Iterable[str] = (), topics: Iterable[str] = ()) -> list[Propert
     ]
 
 
-def _run_cases(
-    entry: Property, subject: Subject, lane: Lane, seed: int | None, log: _Log
-) -> None:
+def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, log: _Log) -> None:
     def one_case(**drawn: Any) -> None:
         with subject.new_case() as case:
             try:

@@ -70,10 +70,10 @@ def seeded(
 def reproducible_hypothesis() -> Iterator[None]:
     """Make draws independent of the caller's modules, and bound the time of one shrink.
 
-    Hypothesis mixes literals found in the modules that happen to be imported into what it draws: an edit
-    of the implementation under test would change the inputs it is judged on. It also shrinks for up to
-    five minutes per failure, which a gate with a verdict within a minute cannot afford. Neither has a
-    public setting.
+    Hypothesis mixes literals found in the modules that happen to be imported into what it draws: an
+    edit of the implementation under test would change the inputs it is judged on. It also shrinks
+    for up to five minutes per failure, which a gate with a verdict within a minute cannot afford.
+    Neither has a public setting.
     """
     saved = providers._get_local_constants, engine.MAX_SHRINKING_SECONDS
     providers.CONSTANTS_CACHE.cache.clear()

@@ -25,9 +25,9 @@ _BALANCER_EXTRAS = (
 def load(reference: str) -> Subject:
     """The implementation named as ``package.module:Name``, ready to be judged.
 
-    Raises AdapterError if the module or the name is missing, the constructor raises, an attribute is
-    missing or of the wrong kind, a method does not take the protocol's arguments, or no method is
-    offered at all.
+    Raises AdapterError if the module or the name is missing, the constructor raises, an attribute
+    is missing or of the wrong kind, a method does not take the protocol's arguments, or no method
+    is offered at all.
     """
     module_name, colon, name = reference.partition(":")
     if not (colon and module_name and name):

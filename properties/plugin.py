@@ -1,14 +1,14 @@
 """The pytest plugin: ``--implementation package.module:Name`` and nothing until it is given.
 
 Without the option the plugin adds options to pytest's help and otherwise leaves a session alone.
-With it, every property test judges the named implementation, reports its verdict through pytest's own
-reports (also across pytest-xdist workers), and a summary by topic precedes the failures.
+With it, every property test judges the named implementation, reports its verdict through pytest's
+own reports (also across pytest-xdist workers), and a summary by topic precedes the failures.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,14 +91,14 @@ def _one_thread_per_worker(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def latentmoe_gate(request: pytest.FixtureRequest) -> Iterator[Judge]:
+def latentmoe_gate(request: pytest.FixtureRequest) -> Judge:
     """Judges the property that requests it, on the implementation that the session names."""
     gate = request.config.pluginmanager.get_plugin("latentmoe-gate-run")
     if gate is None:
         pytest.fail(
             "no implementation is named: add --implementation package.module:Name", pytrace=False
         )
-    yield Judge(gate, request.node)
+    return Judge(gate, request.node)
 
 
 class Judge:
@@ -152,7 +152,8 @@ class Gate:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         """Leave out properties that were not selected; other tests of the session stay."""
-        kept, left_out = [], []
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
         for item in items:
             entry = getattr(getattr(item, "function", None), "specification", None)
             (kept if entry is None or entry.id in self._chosen else left_out).append(item)
@@ -181,6 +182,25 @@ class Gate:
         known = getattr(report, "latentmoe_gate", None)
         if known is not None:
             self.outcomes.append(Outcome(**known))
+        elif report.failed and report.when not in ("setup", "teardown"):
+            self._add_crash(report)
+
+    def _add_crash(self, report: pytest.TestReport) -> None:
+        """pytest-xdist reports a dead worker as a failure without a phase of its own."""
+        from properties.execution import Outcome
+        from properties.registry import catalogue
+
+        function = report.nodeid.rpartition("::")[2]
+        for entry in catalogue().values():
+            if entry.function.__name__ == function:
+                crash = Outcome(entry.id, entry.topic, entry.kind, "failed", entry.headline)
+                crash.message = "the process crashed while this property was judged"
+                self.outcomes.append(crash)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Leave a trace of what is being judged, for the case that the process dies of it."""
+        if self._json is not None and not self._is_worker:
+            self._json.with_suffix(".now").write_text(nodeid, encoding="utf-8")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:

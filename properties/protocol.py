@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-import ml_dtypes  # noqa: F401  (registers bfloat16 and float8 with NumPy)
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,9 +76,9 @@ class Precision:
 class Conventions:
     """The documented choices that the report leaves open; the defaults are the report's.
 
-    ``expert_rank``: the statistic of the required biases that ``quantile_update`` reads: "q" or "q+1"
-    (the exact order statistic), "interior" (strictly between the two, as a linear quantile or a
-    midpoint), or "between" (any point of the closed interval).
+    ``expert_rank``: the statistic of the required biases that ``quantile_update`` reads: "q" or
+    "q+1" (the exact order statistic), "interior" (strictly between the two, as a linear quantile or
+    a midpoint), or "between" (any point of the closed interval).
     ``histogram_rank``: the same for ``balancer``, up to the bin width; left out, it is
     ``expert_rank`` where that is "q" or "q+1", else "between".
     ``bias_sign``: +1 if experts are chosen by s + b, -1 if by s - b.
@@ -108,9 +108,10 @@ class Conventions:
 class Balancer(Protocol):
     """A stateful balancer: counts over micro-batches, then one update.
 
-    ``bias`` has shape (N,) in the routing format. ``histogram`` has shape (N, B) and an integer dtype, or
-    is None where the implementation keeps none. Optional: ``state_dict``, ``load_state_dict`` (keys "bias"
-    and "histogram"), ``to``, ``set_enabled``, ``bias_storage_id``, ``observe_recomputed``,
+    ``bias`` has shape (N,) in the routing format. ``histogram`` has shape (N, B) and an integer
+    dtype, or is None where the implementation keeps none. Optional: ``state_dict``,
+    ``load_state_dict`` (keys "bias" and "histogram"), ``to``, ``set_enabled``, ``bias_storage_id``,
+    ``observe_recomputed``,
     ``reduced_histogram``.
     """
 
@@ -236,7 +237,7 @@ def number_format(name: str) -> np.dtype[Any]:
     except TypeError:
         raise ValueError(f"{name!r} is not a number format; use e.g. 'float32'") from None
     try:
-        ml_dtypes.finfo(dtype)
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     except ValueError:
         raise ValueError(f"{name!r} is not a floating-point format; use e.g. 'float32'") from None
     return dtype

@@ -19,8 +19,8 @@ from properties.protocol import (
 class Reference:
     """``reference_numpy`` through the protocol, in float64 throughout.
 
-    Its exact update reads the linear quantile, which lies inside the interval of optimal biases; its
-    histogram reads the q-th order statistic, as App. D does.
+    Its exact update reads the linear quantile, which lies inside the interval of optimal biases;
+    its histogram reads the q-th order statistic, as App. D does.
     """
 
     name = "reference_numpy"

@@ -1,8 +1,9 @@
 """The catalogue: every property with its id, kind, source, needs and statement.
 
-A property is a function ``(subject, **drawn)`` in one of the ``properties.test_*`` modules, decorated
-with :func:`specification`. Its docstring is the specification. The decorated name is what pytest
-collects; the catalogue keeps the undecorated function, so that it can also be judged without pytest.
+A property is a function ``(subject, **drawn)`` in one of the ``properties.test_*`` modules,
+decorated with :func:`specification`. Its docstring is the specification. The decorated name is what
+pytest collects; the catalogue keeps the undecorated function, so that it can also be judged without
+pytest.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Property:
     """One entry of the catalogue.
 
     ``needs`` names the protocol methods without which the property is not offered; it is empty for
-    statements about the mathematics alone. ``drawn`` maps argument names to strategies, and is empty for
-    a pinned instance. ``examples`` is the number of cases in the gate lane.
+    statements about the mathematics alone. ``drawn`` maps argument names to strategies, and is
+    empty for a pinned instance. ``examples`` is the number of cases in the gate lane.
     """
 
     id: str
@@ -89,7 +90,7 @@ def specification(
                 raise ValueError(f"{property_id} is already defined in {known.__module__}")
         topic = function.__module__.rpartition("test_")[2]
         if topic not in TOPICS:
-            raise ValueError(f"{property_id} stands in {function.__module__}, not in a topic's file")
+            raise ValueError(f"{property_id} stands in {function.__module__}, which is no topic")
         entry = Property(property_id, kind, topic, source, needs, examples, drawn, function)
         _CATALOGUE[property_id] = entry
 

@@ -91,7 +91,7 @@ def topic_lines(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _topic_line(topic: str, outcomes: Sequence[Outcome]) -> str:
     count = Counter(outcome.verdict for outcome in outcomes)
-    bad = count["failed"] + count["adapter error"]
+    bad = count["failed"] + count["adapter error"] + count["suite error"]
     cases = sum(outcome.cases for outcome in outcomes)
     compared = [outcome for outcome in outcomes if outcome.worst_ratio is not None]
     worst = max(compared, key=lambda outcome: outcome.worst_ratio or 0.0, default=None)
@@ -119,7 +119,7 @@ def _figure(value: Any) -> str:
 
 
 def failure_text(outcome: Outcome, about: dict[str, Any]) -> str:
-    """One failure: the statement, what contradicts it, the calls that show it, how to see it again."""
+    """One failure: the statement, what contradicts it, the calls that show it, the command."""
     parts = [
         f"{outcome.id} ({outcome.kind}): {outcome.verdict}",
         f"  {outcome.headline}",
@@ -147,13 +147,15 @@ def reproduce(property_id: str, about: dict[str, Any]) -> str:
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """0 all offered properties hold, 1 one is violated, 2 the adapter is wrong, 3 only unknowns.
 
-    A wrong adapter comes first: until it is right, what it returned was not judged.
+    4 means that the suite itself failed. A wrong adapter comes first: until it is right, what it returned was not judged.
     """
     verdicts = {outcome.verdict for outcome in outcomes}
     if "adapter error" in verdicts or verdicts <= {"not offered"}:
         return EXIT_ADAPTER
     if "failed" in verdicts:
         return EXIT_VIOLATED
+    if "suite error" in verdicts:
+        return EXIT_SUITE
     return EXIT_UNKNOWN if "unknown" in verdicts else EXIT_PASSED
 
 
@@ -165,6 +167,7 @@ def verdict_line(outcomes: Sequence[Outcome], seconds: float) -> str:
         EXIT_VIOLATED: "FAILED: a property is violated",
         EXIT_ADAPTER: "ADAPTER ERROR: the adapter is wrong, so the verdict is not complete",
         EXIT_UNKNOWN: "UNKNOWN: no violation, but too many cases could not be decided",
+        EXIT_SUITE: "SUITE ERROR: a property could not be run; this is a fault of latentmoe-gate",
     }[exit_code(outcomes)]
     if set(count) <= {"not offered"}:
         word = "ADAPTER ERROR: nothing that was selected is offered, so nothing was judged"

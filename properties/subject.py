@@ -1,25 +1,36 @@
 """The implementation under test, seen through the protocol and held to it.
 
 A :class:`Subject` converts the suite's float64 arrays to the declared formats, hands them over read
-only, checks type, shape and dtype of what comes back, and returns float64 copies. It remembers the calls
-of the present case, so that a failure can show exactly what the implementation was given.
+only, checks type, shape and dtype of what comes back, and returns float64 copies. It remembers the
+calls of the present case, so that a failure can show exactly what the implementation was given.
 
 Two different things can go wrong in a call. A result that is not what the protocol promises is an
-:class:`~properties.errors.AdapterError`. An exception on legal input, or an input that was modified, is a
-:class:`~properties.errors.ViolationError` of the property that made the call.
+:class:`~properties.errors.AdapterError`. An exception on legal input, or an input that was
+modified, is a :class:`~properties.errors.ViolationError` of the property that made the call.
 """
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from properties.errors import AdapterError, SuiteError, UnknownError, ViolationError
+from properties.balancer import SubjectBalancer
+from properties.boundary import (
+    arrays_in,
+    checked_parts,
+    checked_result,
+    describe,
+    exactly,
+    raised,
+    read_only,
+    round_to,
+    split_arguments,
+)
+from properties.errors import AdapterError, ViolationError
 from properties.protocol import (
     Array,
     Conventions,
@@ -97,11 +108,11 @@ class Subject:
 
     def round_to_storage(self, values: Array) -> Array:
         """The nearest values that the storage format holds, as float64 of the same layout."""
-        return _round_to(values, self.storage_dtype)
+        return round_to(values, self.storage_dtype)
 
     def round_to_routing(self, values: Array) -> Array:
         """The nearest values that the routing format holds, as float64 of the same layout."""
-        return _round_to(values, self.routing_dtype)
+        return round_to(values, self.routing_dtype)
 
     # Calls -------------------------------------------------------------------------------------
 
@@ -109,8 +120,8 @@ class Subject:
         """SiTU-GLU of two float64 arrays of storage values; float64 of the same shape."""
         out = self._call(
             "situ_glu",
-            gate=self._storage(gate),
-            up=self._storage(up),
+            gate=self.as_storage(gate),
+            up=self.as_storage(up),
             beta_gate=beta_gate,
             beta_up=beta_up,
         )
@@ -122,13 +133,13 @@ class Subject:
         """Gradients of SiTU-GLU, both of the inputs' shape."""
         out = self._call(
             "situ_glu_vjp",
-            gate=self._storage(gate),
-            up=self._storage(up),
-            cotangent=self._storage(cotangent),
+            gate=self.as_storage(gate),
+            up=self.as_storage(up),
+            cotangent=self.as_storage(cotangent),
             beta_gate=beta_gate,
             beta_up=beta_up,
         )
-        d_gate, d_up = _parts("situ_glu_vjp", out, ("d_gate", "d_up"))
+        d_gate, d_up = checked_parts("situ_glu_vjp", out, ("d_gate", "d_up"))
         return (
             self._storage_result("situ_glu_vjp: d_gate", d_gate, gate.shape),
             self._storage_result("situ_glu_vjp: d_up", d_up, gate.shape),
@@ -136,7 +147,7 @@ class Subject:
 
     def rms_norm(self, x: Array, weight: Array, *, eps: float) -> Array:
         """RMSNorm over the last axis of x."""
-        out = self._call("rms_norm", x=self._storage(x), weight=self._storage(weight), eps=eps)
+        out = self._call("rms_norm", x=self.as_storage(x), weight=self.as_storage(weight), eps=eps)
         return self._storage_result("rms_norm", out, x.shape)
 
     def route(self, logits: Array, bias: Array, *, top_k: int) -> Routed:
@@ -146,9 +157,9 @@ class Subject:
         unchanged: it is a biased score in either convention.
         """
         out = self._call(
-            "route", logits=self._logits(logits), bias=self._bias(bias), top_k=top_k
+            "route", logits=self.as_logits(logits), bias=self.as_bias(bias), top_k=top_k
         )
-        return self._routing("route", out, logits.shape[0], top_k)
+        return self.as_routed("route", out, logits.shape[0], top_k)
 
     def route_vjp(
         self, logits: Array, bias: Array, weights_cotangent: Array, *, top_k: int
@@ -156,16 +167,16 @@ class Subject:
         """Gradients of the combine weights with respect to logits and bias."""
         out = self._call(
             "route_vjp",
-            logits=self._logits(logits),
-            bias=self._bias(bias),
-            weights_cotangent=self._routing_values(weights_cotangent),
+            logits=self.as_logits(logits),
+            bias=self.as_bias(bias),
+            weights_cotangent=self.as_routing(weights_cotangent),
             top_k=top_k,
         )
-        d_logits, d_bias = _parts("route_vjp", out, ("d_logits", "d_bias"))
+        d_logits, d_bias = checked_parts("route_vjp", out, ("d_logits", "d_bias"))
         either = (self.routing_dtype, self.storage_dtype)
         return (
-            _result("route_vjp: d_logits", d_logits, logits.shape, either),
-            _result("route_vjp: d_bias", d_bias, bias.shape, either),
+            checked_result("route_vjp: d_logits", d_logits, logits.shape, either),
+            checked_result("route_vjp: d_bias", d_bias, bias.shape, either),
         )
 
     def quantile_update(
@@ -173,20 +184,20 @@ class Subject:
     ) -> Array:
         """The next centred bias (N,), in the sign convention of a bias that is added."""
         arguments: dict[str, Any] = {
-            "logits": self._logits(logits),
-            "bias": self._bias(bias),
+            "logits": self.as_logits(logits),
+            "bias": self.as_bias(bias),
             "top_k": top_k,
         }
         if mask is not None:
             arguments["mask"] = mask
         out = self._call("quantile_update", **arguments)
-        result = _result("quantile_update", out, bias.shape, (self.routing_dtype,))
+        result = checked_result("quantile_update", out, bias.shape, (self.routing_dtype,))
         return result * self.conventions.bias_sign
 
     def balancer(self, *, num_experts: int, top_k: int, **options: Any) -> SubjectBalancer:
         """A fresh balancer, wrapped like the subject itself."""
         if options.get("bias") is not None:
-            options["bias"] = self._bias(options["bias"])
+            options["bias"] = self.as_bias(options["bias"])
         made = self._call("balancer", num_experts=num_experts, top_k=top_k, **options)
         return SubjectBalancer(self, made, num_experts, top_k)
 
@@ -203,10 +214,10 @@ class Subject:
         """The routed experts' weighted sum (M, L)."""
         out = self._call(
             "experts",
-            x=self._storage(x),
+            x=self.as_storage(x),
             expert_ids=expert_ids,
-            weights=self._routing_values(weights),
-            parameters=self._storage_fields(parameters),
+            weights=self.as_routing(weights),
+            parameters=self.as_storage_fields(parameters),
             beta_gate=beta_gate,
             beta_up=beta_up,
         )
@@ -226,30 +237,30 @@ class Subject:
         """Gradients of the routed experts: (d_x, d_weights, d_parameters)."""
         out = self._call(
             "experts_vjp",
-            x=self._storage(x),
+            x=self.as_storage(x),
             expert_ids=expert_ids,
-            weights=self._routing_values(weights),
-            parameters=self._storage_fields(parameters),
-            cotangent=self._storage(cotangent),
+            weights=self.as_routing(weights),
+            parameters=self.as_storage_fields(parameters),
+            cotangent=self.as_storage(cotangent),
             beta_gate=beta_gate,
             beta_up=beta_up,
         )
         names = ("d_x", "d_weights", "d_parameters")
-        d_x, d_weights, d_parameters = _parts("experts_vjp", out, names)
+        d_x, d_weights, d_parameters = checked_parts("experts_vjp", out, names)
         either = (self.routing_dtype, self.storage_dtype)
         return (
             self._storage_result("experts_vjp: d_x", d_x, x.shape),
-            _result("experts_vjp: d_weights", d_weights, weights.shape, either),
+            checked_result("experts_vjp: d_weights", d_weights, weights.shape, either),
             self._field_results("experts_vjp: d_parameters", d_parameters, parameters),
         )
 
     def router_logits(self, x: Array, parameters: LayerParameters) -> Array:
         """The router's logits (…, N) of x (…, D)."""
         out = self._call(
-            "router_logits", x=self._storage(x), parameters=self._layer_parameters(parameters)
+            "router_logits", x=self.as_storage(x), parameters=self._layer_parameters(parameters)
         )
         shape = (*x.shape[:-1], parameters.gate_weight.shape[0])
-        return _result("router_logits", out, shape, (self.routing_dtype, self.storage_dtype))
+        return checked_result("router_logits", out, shape, (self.routing_dtype, self.storage_dtype))
 
     def layer(
         self, x: Array, parameters: LayerParameters, *, config: LayerConfig, training: bool = False
@@ -257,7 +268,7 @@ class Subject:
         """The whole layer for x (…, D)."""
         out = self._call(
             "layer",
-            x=self._storage(x),
+            x=self.as_storage(x),
             parameters=self._layer_parameters(parameters),
             config=config,
             training=training,
@@ -277,34 +288,34 @@ class Subject:
     def guarded(self, label: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Call a function of the implementation on read-only views, and check that it left them."""
         self.case.calls.append(Call(label, arguments))
-        before = [array.tobytes() for array in _arrays(arguments)]
-        positional, keywords = _split(label, _read_only(arguments))
+        before = [array.tobytes() for array in arrays_in(arguments)]
+        positional, keywords = split_arguments(label, read_only(arguments))
         try:
             out = function(*positional, **keywords)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            raise ViolationError(_raised(label, error)) from error
-        for array, bytes_before in zip(_arrays(arguments), before, strict=True):
+            raise ViolationError(raised(label, error)) from error
+        for array, bytes_before in zip(arrays_in(arguments), before, strict=True):
             if array.tobytes() != bytes_before:
                 raise ViolationError(f"{label} modified one of its inputs in place")
         return out
 
-    def _storage(self, values: Array) -> Array:
-        return _exactly(values, self.storage_dtype)
+    def as_storage(self, values: Array) -> Array:
+        return exactly(values, self.storage_dtype)
 
-    def _routing_values(self, values: Array) -> Array:
-        _exactly(values, self.storage_dtype)
-        return _exactly(values, self.routing_dtype)
+    def as_routing(self, values: Array) -> Array:
+        exactly(values, self.storage_dtype)
+        return exactly(values, self.routing_dtype)
 
-    _logits = _routing_values
+    as_logits = as_routing
 
-    def _bias(self, bias: Array) -> Array:
-        return _exactly(bias * self.conventions.bias_sign, self.routing_dtype)
+    def as_bias(self, bias: Array) -> Array:
+        return exactly(bias * self.conventions.bias_sign, self.routing_dtype)
 
-    def _storage_fields(self, parameters: ExpertParameters) -> ExpertParameters:
+    def as_storage_fields(self, parameters: ExpertParameters) -> ExpertParameters:
         return ExpertParameters(
-            *(self._storage(getattr(parameters, part.name)) for part in fields(parameters))
+            *(self.as_storage(getattr(parameters, part.name)) for part in fields(parameters))
         )
 
     def _layer_parameters(self, parameters: LayerParameters) -> LayerParameters:
@@ -312,15 +323,15 @@ class Subject:
         for part in fields(parameters):
             value = getattr(parameters, part.name)
             if isinstance(value, ExpertParameters):
-                converted[part.name] = self._storage_fields(value)
+                converted[part.name] = self.as_storage_fields(value)
             elif part.name == "e_score_correction_bias":
-                converted[part.name] = self._bias(value)
+                converted[part.name] = self.as_bias(value)
             else:
-                converted[part.name] = self._storage(value)
+                converted[part.name] = self.as_storage(value)
         return LayerParameters(**converted)
 
     def _storage_result(self, what: str, value: Any, shape: tuple[int, ...]) -> Array:
-        return _result(what, value, shape, (self.storage_dtype,))
+        return checked_result(what, value, shape, (self.storage_dtype,))
 
     def _field_results(self, what: str, value: Any, like: ExpertParameters) -> ExpertParameters:
         parts = {}
@@ -333,184 +344,19 @@ class Subject:
             )
         return ExpertParameters(**parts)
 
-    def _routing(self, what: str, value: Any, tokens: int, top_k: int) -> Routed:
+    def as_routed(self, what: str, value: Any, tokens: int, top_k: int) -> Routed:
         if not all(hasattr(value, name) for name in Routing._fields):
             found = type(value).__name__
             raise AdapterError(f"{what} returned {found}; expected properties.protocol.Routing")
         ids = value.expert_ids
         if not isinstance(ids, np.ndarray) or not np.issubdtype(ids.dtype, np.integer):
-            raise AdapterError(f"{what}: expert_ids is {_describe(ids)}; expected integers")
+            raise AdapterError(f"{what}: expert_ids is {describe(ids)}; expected integers")
         if ids.shape != (tokens, top_k):
             expected = (tokens, top_k)
             raise AdapterError(f"{what}: expert_ids has shape {ids.shape}, expected {expected}")
         either = (self.routing_dtype, self.storage_dtype)
-        weights = _result(f"{what}: weights", value.weights, (tokens, top_k), either)
+        weights = checked_result(f"{what}: weights", value.weights, (tokens, top_k), either)
         cutoff = value.cutoff
         if cutoff is not None:
-            cutoff = _result(f"{what}: cutoff", cutoff, (tokens,), either)
+            cutoff = checked_result(f"{what}: cutoff", cutoff, (tokens,), either)
         return Routed(ids.astype(np.int64), weights, cutoff, value.weights.dtype.name)
-
-
-class SubjectBalancer:
-    """A balancer of the implementation, checked like the subject's own methods."""
-
-    def __init__(self, subject: Subject, balancer: Any, num_experts: int, top_k: int) -> None:
-        self._subject = subject
-        self._balancer = balancer
-        self._num_experts = num_experts
-        self._top_k = top_k
-
-    @property
-    def bias(self) -> Array:
-        """The bias (N,) in force, float64, in the sign convention of a bias that is added."""
-        bias = _result(
-            "balancer.bias",
-            self._balancer.bias,
-            (self._num_experts,),
-            (self._subject.routing_dtype,),
-        )
-        return bias * self._subject.conventions.bias_sign
-
-    @property
-    def histogram(self) -> Array | None:
-        """The counts (N, B) since the last update, int64, or None where none are kept."""
-        counts = self._balancer.histogram
-        if counts is None:
-            return None
-        if not isinstance(counts, np.ndarray) or not np.issubdtype(counts.dtype, np.integer):
-            raise AdapterError(f"balancer.histogram is {_describe(counts)}; expected integers")
-        if counts.ndim != 2 or counts.shape[0] != self._num_experts:
-            raise AdapterError(
-                f"balancer.histogram has shape {counts.shape}, expected ({self._num_experts}, bins)"
-            )
-        return counts.astype(np.int64)
-
-    def observe(
-        self, logits: Array, *, training: bool = True, mask: Array | None = None
-    ) -> Routed:
-        """Route a micro-batch and count it."""
-        arguments: dict[str, Any] = {
-            "logits": self._subject._logits(logits),
-            "training": training,
-        }
-        if mask is not None:
-            arguments["mask"] = mask
-        out = self._subject.guarded("balancer.observe", self._balancer.observe, arguments)
-        return self._subject._routing("balancer.observe", out, logits.shape[0], self._top_k)
-
-    def update(self) -> None:
-        """Move the bias to what the counts ask for."""
-        self._subject.guarded("balancer.update", self._balancer.update, {})
-
-    def state_dict(self) -> dict[str, Any]:
-        """The balancer's state, with the keys "bias" and "histogram"."""
-        state = self._subject.guarded("balancer.state_dict", self._balancer.state_dict, {})
-        if not isinstance(state, dict) or not {"bias", "histogram"} <= state.keys():
-            raise AdapterError(
-                "balancer.state_dict must return a dict with the keys 'bias' and 'histogram'"
-            )
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the balancer's state."""
-        load = self._balancer.load_state_dict
-        self._subject.guarded("balancer.load_state_dict", load, {"state": state})
-
-
-def _round_to(values: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):
-        return values.astype(dtype).astype(np.float64)
-
-
-def _exactly(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert without loss; a loss is the suite's fault, not the implementation's."""
-    if values.dtype == dtype:
-        return values
-    with np.errstate(over="ignore"):
-        converted = _astype_keeping_strides(values, dtype)
-    if not np.array_equal(converted.astype(np.float64), values, equal_nan=True):
-        raise SuiteError(f"the suite generated values that {dtype.name} cannot hold")
-    return converted
-
-
-def _astype_keeping_strides(values: Array, dtype: np.dtype[Any]) -> Array:
-    """``astype`` that keeps gaps between elements, so that strided inputs stay strided."""
-    if values.size == 0 or values.flags.c_contiguous or values.flags.f_contiguous:
-        return values.astype(dtype)
-    steps = [stride // values.itemsize for stride in values.strides]
-    low = sum(step * (size - 1) for step, size in zip(steps, values.shape, strict=True) if step < 0)
-    high = sum(step * (size - 1) for step, size in zip(steps, values.shape, strict=True) if step > 0)
-    buffer = np.zeros(high - low + 1, dtype)
-    strided: Array = np.lib.stride_tricks.as_strided(
-        buffer[-low:], values.shape, [step * dtype.itemsize for step in steps]
-    )
-    strided[...] = values.astype(dtype)
-    return strided
-
-
-def _result(
-    what: str, value: Any, shape: tuple[int, ...], dtypes: Sequence[np.dtype[Any]]
-) -> Array:
-    names = " or ".join(dict.fromkeys(dtype.name for dtype in dtypes))
-    expected = f"expected a numpy.ndarray of shape {shape} and dtype {names}"
-    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype not in dtypes:
-        raise AdapterError(f"{what} is {_describe(value)}; {expected}")
-    return value.astype(np.float64)
-
-
-def _parts(what: str, value: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    if not isinstance(value, tuple) or len(value) != len(names):
-        found = f"{type(value).__name__}"
-        raise AdapterError(f"{what} returned {found}; expected a tuple ({', '.join(names)})")
-    return value
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"a numpy.ndarray of shape {value.shape} and dtype {value.dtype}"
-    return f"of type {type(value).__module__}.{type(value).__name__}"
-
-
-def _arrays(value: Any) -> list[Array]:
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, dict):
-        return [array for part in value.values() for array in _arrays(part)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [array for part in fields(value) for array in _arrays(getattr(value, part.name))]
-    return []
-
-
-def _read_only(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        view = value.view()
-        view.flags.writeable = False
-        return view
-    if isinstance(value, dict):
-        return {name: _read_only(part) for name, part in value.items()}
-    if is_dataclass(value) and not isinstance(value, type) and _arrays(value):
-        parts = {part.name: _read_only(getattr(value, part.name)) for part in fields(value)}
-        return type(value)(**parts)
-    return value
-
-
-_KEYWORD_ONLY = frozenset(
-    {"beta_gate", "beta_up", "eps", "top_k", "mask", "num_experts", "num_bins", "enabled", "config"}
-    | {"training"}
-)
-
-
-def _split(label: str, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments as the protocol has them; a balancer's bias is a keyword."""
-    keyword = _KEYWORD_ONLY | ({"bias"} if label == "balancer" else set())
-    positional = [value for name, value in arguments.items() if name not in keyword]
-    return positional, {name: value for name, value in arguments.items() if name in keyword}
-
-
-def _raised(label: str, error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    where = "".join(f"\n    {frame.filename}:{frame.lineno} {frame.line}" for frame in frames[-4:])
-    return f"{label} raised {type(error).__name__}: {error}{where}"
-
-
-__all__ = ["Call", "Case", "Routed", "Subject", "SubjectBalancer", "UnknownError"]

@@ -1,0 +1,81 @@
+"""A balancer of the implementation under test, held to the protocol like the subject itself.
+
+Legend: N routed experts, B histogram bins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from properties.boundary import checked_result, describe
+from properties.errors import AdapterError
+from properties.protocol import Array
+
+if TYPE_CHECKING:
+    from properties.subject import Routed, Subject
+
+
+class SubjectBalancer:
+    """A balancer of the implementation, checked like the subject's own methods."""
+
+    def __init__(self, subject: Subject, balancer: Any, num_experts: int, top_k: int) -> None:
+        self._subject = subject
+        self._balancer = balancer
+        self._num_experts = num_experts
+        self._top_k = top_k
+
+    @property
+    def bias(self) -> Array:
+        """The bias (N,) in force, float64, in the sign convention of a bias that is added."""
+        bias = checked_result(
+            "balancer.bias",
+            self._balancer.bias,
+            (self._num_experts,),
+            (self._subject.routing_dtype,),
+        )
+        return bias * self._subject.conventions.bias_sign
+
+    @property
+    def histogram(self) -> Array | None:
+        """The counts (N, B) since the last update, int64, or None where none are kept."""
+        counts = self._balancer.histogram
+        if counts is None:
+            return None
+        if not isinstance(counts, np.ndarray) or not np.issubdtype(counts.dtype, np.integer):
+            raise AdapterError(f"balancer.histogram is {describe(counts)}; expected integers")
+        if counts.ndim != 2 or counts.shape[0] != self._num_experts:
+            raise AdapterError(
+                f"balancer.histogram has shape {counts.shape}, expected ({self._num_experts}, bins)"
+            )
+        return counts.astype(np.int64)
+
+    def observe(self, logits: Array, *, training: bool = True, mask: Array | None = None) -> Routed:
+        """Route a micro-batch and count it."""
+        arguments: dict[str, Any] = {
+            "logits": self._subject.as_logits(logits),
+            "training": training,
+        }
+        if mask is not None:
+            arguments["mask"] = mask
+        out = self._subject.guarded("balancer.observe", self._balancer.observe, arguments)
+        return self._subject.as_routed("balancer.observe", out, logits.shape[0], self._top_k)
+
+    def update(self) -> None:
+        """Move the bias to what the counts ask for."""
+        self._subject.guarded("balancer.update", self._balancer.update, {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The balancer's state, with the keys "bias" and "histogram"."""
+        state = self._subject.guarded("balancer.state_dict", self._balancer.state_dict, {})
+        if not isinstance(state, dict) or not {"bias", "histogram"} <= state.keys():
+            raise AdapterError(
+                "balancer.state_dict must return a dict with the keys 'bias' and 'histogram'"
+            )
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the balancer's state."""
+        load = self._balancer.load_state_dict
+        self._subject.guarded("balancer.load_state_dict", load, {"state": state})

@@ -1,0 +1,115 @@
+"""The boundary between the suite's float64 and an implementation's formats.
+
+Conversions here are exact: what cannot be represented is a fault of the suite. What comes back is
+described in full when it is not what the protocol promises.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from properties.errors import AdapterError, SuiteError
+from properties.protocol import Array
+
+
+def round_to(values: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):
+        return values.astype(dtype).astype(np.float64)
+
+
+def exactly(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Convert without loss; a loss is the suite's fault, not the implementation's."""
+    if values.dtype == dtype:
+        return values
+    with np.errstate(over="ignore"):
+        converted = _astype_keeping_strides(values, dtype)
+    if not np.array_equal(converted.astype(np.float64), values, equal_nan=True):
+        raise SuiteError(f"the suite generated values that {dtype.name} cannot hold")
+    return converted
+
+
+def _astype_keeping_strides(values: Array, dtype: np.dtype[Any]) -> Array:
+    """``astype`` that keeps gaps between elements, so that strided inputs stay strided."""
+    if values.size == 0 or values.flags.c_contiguous or values.flags.f_contiguous:
+        return values.astype(dtype)
+    steps = [stride // values.itemsize for stride in values.strides]
+    low = sum(step * (size - 1) for step, size in zip(steps, values.shape, strict=True) if step < 0)
+    high = sum(
+        step * (size - 1) for step, size in zip(steps, values.shape, strict=True) if step > 0
+    )
+    buffer = np.zeros(high - low + 1, dtype)
+    strided: Array = np.lib.stride_tricks.as_strided(
+        buffer[-low:], values.shape, [step * dtype.itemsize for step in steps]
+    )
+    strided[...] = values.astype(dtype)
+    return strided
+
+
+def checked_result(
+    what: str, value: Any, shape: tuple[int, ...], dtypes: Sequence[np.dtype[Any]]
+) -> Array:
+    names = " or ".join(dict.fromkeys(dtype.name for dtype in dtypes))
+    expected = f"expected a numpy.ndarray of shape {shape} and dtype {names}"
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype not in dtypes:
+        raise AdapterError(f"{what} is {describe(value)}; {expected}")
+    return value.astype(np.float64)
+
+
+def checked_parts(what: str, value: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) != len(names):
+        found = f"{type(value).__name__}"
+        raise AdapterError(f"{what} returned {found}; expected a tuple ({', '.join(names)})")
+    return value
+
+
+def describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a numpy.ndarray of shape {value.shape} and dtype {value.dtype}"
+    return f"of type {type(value).__module__}.{type(value).__name__}"
+
+
+def arrays_in(value: Any) -> list[Array]:
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, dict):
+        return [array for part in value.values() for array in arrays_in(part)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [array for part in fields(value) for array in arrays_in(getattr(value, part.name))]
+    return []
+
+
+def read_only(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        view = value.view()
+        view.flags.writeable = False
+        return view
+    if isinstance(value, dict):
+        return {name: read_only(part) for name, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, type) and arrays_in(value):
+        parts = {part.name: read_only(getattr(value, part.name)) for part in fields(value)}
+        return type(value)(**parts)
+    return value
+
+
+_KEYWORD_ONLY = frozenset(
+    {"beta_gate", "beta_up", "eps", "top_k", "mask", "num_experts", "num_bins", "enabled", "config"}
+    | {"training"}
+)
+
+
+def split_arguments(label: str, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments as the protocol has them; a balancer's bias is a keyword."""
+    keyword = _KEYWORD_ONLY | ({"bias"} if label == "balancer" else set())
+    positional = [value for name, value in arguments.items() if name not in keyword]
+    return positional, {name: value for name, value in arguments.items() if name in keyword}
+
+
+def raised(label: str, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    where = "".join(f"\n    {frame.filename}:{frame.lineno} {frame.line}" for frame in frames[-4:])
+    return f"{label} raised {type(error).__name__}: {error}{where}"

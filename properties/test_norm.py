@@ -1,0 +1,44 @@
+"""RMSNorm of the combined latent: the norm inside Eq. 11.
+
+Legend: L the normalised width.
+"""
+
+from __future__ import annotations
+
+import reference_numpy as reference
+from properties.checks import within
+from properties.registry import specification
+from properties.rounding import Ball
+from properties.strategies import norm
+from properties.strategies.norm import NormInputs
+from properties.subject import Subject
+
+
+@specification(
+    "NRM-VALUE", source="Eq. 11", needs=("rms_norm",), examples=150, inputs=norm.inputs()
+)
+def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
+    """RMSNorm(x) = x / sqrt(mean(x^2) + eps) * weight, over the last axis.
+
+    The mean square is taken before the weight acts, eps is added to the mean and not to the sum,
+    and inside the root.
+
+    Hypotheses: finite x and weight, eps > 0, any leading shape, L >= 1, amplitudes 1e-7 to 1e7.
+    The value holds within the radius that the declared formats give the formula.
+
+    Legal freedoms: the order of the sum, a reciprocal root instead of a division, and one rounding
+    to storage before the weight is applied (published models do it).
+
+    If it fails: at unit amplitude eps outside the root, eps on the sum and a missing eps all look
+    right; rows of amplitude sqrt(eps), about 3e-3, then come out scaled by up to 40 %, and the
+    model drifts from the one that was trained.
+    """
+    x = subject.round_to_storage(inputs.x)
+    weight = subject.round_to_storage(inputs.weight)
+    actual = subject.rms_norm(x, weight, eps=inputs.eps)
+    expected = reference.rms_norm(
+        Ball.exact(x, subject.arithmetic),
+        Ball.exact(weight, subject.arithmetic),
+        eps=inputs.eps,
+    )
+    within(subject, actual, expected, "rms_norm")

@@ -1,0 +1,191 @@
+"""Verdicts: what the gate makes of right, wrong and awkward implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from properties.checks import note_figure, require, unknown, within
+from properties.errors import UnknownError
+from properties.execution import Outcome, judge, judge_all
+from properties.lanes import LANES
+from properties.loading import subject_of
+from properties.registry import Property, catalogue, find
+from properties.rounding import Ball
+from properties.subject import Subject
+from tests.gate import adapters
+
+
+def norm_verdict(implementation: Any, lane: str = "gate", seed: int | None = None) -> Outcome:
+    return judge(find("NRM-VALUE"), subject_of(implementation), LANES[lane], seed)
+
+
+def pinned(function: Any, **drawn: Any) -> Property:
+    return Property("TST-PINNED", "theorem", "norm", "here", (), 40, drawn, function)
+
+
+def verdict_of(function: Any) -> Outcome:
+    return judge(pinned(function), subject_of(adapters.Minimal()), LANES["gate"])
+
+
+def test_a_correct_implementation_passes_with_a_ratio_below_one() -> None:
+    outcome = norm_verdict(adapters.Minimal())
+    assert outcome.verdict == "passed"
+    assert outcome.cases >= 100
+    assert outcome.worst_ratio is not None
+    assert 0.0 < outcome.worst_ratio <= 1.0
+
+
+def test_a_wrong_implementation_fails_on_a_small_input() -> None:
+    outcome = norm_verdict(adapters.WithoutEps())
+    assert outcome.verdict == "failed"
+    assert "error / radius" in outcome.message
+    assert outcome.calls[-1].startswith("rms_norm(\n    x=np.array(")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "told"),
+    [
+        (adapters.ReturnsList, "of type builtins.list; expected a numpy.ndarray of shape"),
+        (adapters.ReturnsFloat32, "dtype float32; expected a numpy.ndarray"),
+        (adapters.ReturnsTransposed, "rms_norm is a numpy.ndarray of shape"),
+    ],
+)
+def test_results_of_the_wrong_kind_are_adapter_errors(adapter: Any, told: str) -> None:
+    outcome = norm_verdict(adapter())
+    assert outcome.verdict == "adapter error"
+    assert told in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("adapter", "told"),
+    [
+        (adapters.Raises, "rms_norm raised ZeroDivisionError: no rows"),
+        (adapters.Mutates, "rms_norm modified one of its inputs in place"),
+        (adapters.SkipsItself, "rms_norm raised Skipped: not today"),
+        (adapters.RejectsInput, "rms_norm raised UnsatisfiedAssumption"),
+        (adapters.Forgets, "not deterministic"),
+    ],
+)
+def test_misbehaviour_is_a_violation_never_a_pass(adapter: Any, told: str) -> None:
+    outcome = norm_verdict(adapter())
+    assert outcome.verdict == "failed"
+    assert told in outcome.message
+
+
+def test_ids_that_are_not_integers_are_an_adapter_error() -> None:
+    outcome = judge(find("RTR-VALID"), subject_of(adapters.FloatIds()), LANES["quick"])
+    assert outcome.verdict == "adapter error"
+    assert "expected integers" in outcome.message
+
+
+def test_a_routing_must_have_names() -> None:
+    outcome = judge(find("RTR-VALID"), subject_of(adapters.TupleRouting()), LANES["quick"])
+    assert outcome.verdict == "adapter error"
+    assert "expected properties.protocol.Routing" in outcome.message
+
+
+def test_missing_methods_are_not_offered_rather_than_passed() -> None:
+    outcome = judge(find("RTR-VALID"), subject_of(adapters.Minimal()), LANES["quick"])
+    assert outcome.verdict == "not offered"
+    assert outcome.message == "needs route"
+
+
+def test_too_many_unknown_cases_are_no_pass() -> None:
+    def undecided(subject: Subject) -> None:
+        raise UnknownError("no certificate")
+
+    outcome = verdict_of(undecided)
+    assert outcome.verdict == "unknown"
+    assert "no certificate" in outcome.message
+
+
+def test_a_violation_outweighs_an_unknown() -> None:
+    def both(subject: Subject) -> None:
+        unknown(subject, "no finite radius")
+        require(False, "wrong all the same")
+
+    assert verdict_of(both).verdict == "failed"
+
+
+def test_an_infinite_radius_is_unknown_unless_another_element_violates() -> None:
+    def compare(values: list[float]) -> Any:
+        def check(subject: Subject) -> None:
+            radius = np.array([np.inf, 1e-3])
+            expected = Ball(np.array([1.0, 2.0]), radius, subject.arithmetic)
+            within(subject, np.array(values), expected, "value")
+
+        return check
+
+    assert verdict_of(compare([7.0, 2.0])).verdict == "unknown"
+    assert verdict_of(compare([7.0, 2.1])).verdict == "failed"
+
+
+def test_figures_are_summarised() -> None:
+    def measure(subject: Subject) -> None:
+        note_figure(subject, "rounds", 7)
+        note_figure(subject, "rule", "midpoint")
+
+    assert verdict_of(measure).figures == {
+        "rounds": {"cases": 1, "sum": 7.0, "max": 7.0},
+        "rule": "midpoint",
+    }
+
+
+def test_the_gate_lane_repeats_itself_and_a_seed_changes_it() -> None:
+    seen: list[list[bytes]] = []
+
+    class Recorder(adapters.Minimal):
+        def rms_norm(self, x: Any, weight: Any, *, eps: float) -> Any:
+            seen[-1].append(x.tobytes())
+            return super().rms_norm(x, weight, eps=eps)
+
+    for seed in (None, None, 1):
+        seen.append([])
+        assert norm_verdict(Recorder(), "quick", seed).verdict == "passed"
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+def test_draws_do_not_depend_on_the_modules_around(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hypothesis import strategies as st
+
+    drawn: list[list[int]] = []
+
+    def remember(subject: Subject, number: int) -> None:
+        drawn[-1].append(number)
+
+    entry = pinned(remember, number=st.integers(0, 10**12))
+    for round_ in range(2):
+        drawn.append([])
+        judge(entry, subject_of(adapters.Minimal()), LANES["nightly"], seed=3)
+        path = tmp_path / f"constants_{round_}.py"
+        path.write_text("VALUES = " + repr([123456789 + 7 * n for n in range(200)]))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        __import__(f"constants_{round_}")
+    assert len(drawn[0]) > 500
+    assert drawn[0] == drawn[1]
+
+
+def test_judging_all_selects_by_id_and_topic() -> None:
+    outcomes = judge_all(
+        subject_of(adapters.Minimal()), only=["nrm-value", "RTR-VALID"], topics=["norm"]
+    )
+    assert [outcome.id for outcome in outcomes] == ["NRM-VALUE"]
+
+
+def test_an_unknown_id_is_refused_with_the_nearest() -> None:
+    with pytest.raises(KeyError, match="did you mean NRM-VALUE"):
+        find("NRM-VALU")
+
+
+def test_every_statement_is_complete() -> None:
+    for entry in catalogue().values():
+        assert len(entry.statement) > 200, entry.id
+        assert entry.source, entry.id
+        if entry.kind == "theorem" and entry.needs:
+            assert "If it fails" in entry.statement, entry.id
