@@ -150,6 +150,7 @@ def layer(
             epsilon=epsilon,
             top1_renormalised=top1_renormalised,
         )
+    require_shape("expert_ids", routing.expert_ids, (x_MD.shape[0], config.top_k))
     u_ML = routed_sum(x_MD, parameters, routing, config=config)
     y_MD = routed_output(u_ML, parameters, config=config)
     shared_SMD = shared_outputs(x_MD, parameters, config=config)
@@ -188,6 +189,7 @@ def layer_vjp(
     logits_MN = router_logits(x_MD, parameters.gate_weight)
     if expert_ids is None:
         expert_ids = top_k_ids(scores(logits_MN) + bias_N, config.top_k)
+    require_shape("expert_ids", expert_ids, (x_MD.shape[0], config.top_k))
     weights_MK = combine_weights(
         scores(logits_MN), expert_ids, epsilon=epsilon, renormalise=renormalise
     )
