@@ -1,0 +1,34 @@
+"""Stable LatentMoE in PyTorch: grouped dispatch, float32 routing, quantile balancing.
+
+``LatentMoE`` is the layer (Eq. 11 of arXiv 2607.24653); its parts are modules and functions of
+their own. ``impl_torch.adapter`` shows them to the property suite.
+"""
+
+from impl_torch.activation import situ_glu, softcap, swiglu
+from impl_torch.balancing import HistogramBalancer, QuantileHistogram, quantile_update
+from impl_torch.experts import Experts, experts
+from impl_torch.layer import LatentMoE, SharedExperts, latent_moe
+from impl_torch.norm import RMSNorm, rms_norm
+from impl_torch.routing import Router, Routing, route, router_logits
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Experts",
+    "HistogramBalancer",
+    "LatentMoE",
+    "QuantileHistogram",
+    "RMSNorm",
+    "Router",
+    "Routing",
+    "SharedExperts",
+    "experts",
+    "latent_moe",
+    "quantile_update",
+    "rms_norm",
+    "route",
+    "router_logits",
+    "situ_glu",
+    "softcap",
+    "swiglu",
+]

@@ -1,0 +1,161 @@
+"""What the adapter does to any implementation's tensors, independent of the protocol's classes.
+
+Legend: N routed experts, B histogram bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from impl_torch.arrays import Array, to_array, torch_dtype
+
+__all__ = ["Inputs", "TorchBalancer", "checked_routing", "checked_tensor", "mapped", "refilled"]
+
+Parameters = TypeVar("Parameters")
+
+# Each optional method of a balancer and the attribute that the wrapped one has to have.
+_BALANCER_NEEDS: Mapping[str, str] = {
+    "state_dict": "state_dict",
+    "load_state_dict": "load_state_dict",
+    "to": "to",
+    "set_enabled": "enabled",
+    "bias_storage_id": "bias",
+}
+_STATE = ("bias", "histogram")
+
+
+def checked_tensor(what: str, value: Any) -> Tensor:
+    """The value, which has to be a tensor; TypeError otherwise, naming ``what``."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor")
+    return value
+
+
+def checked_routing(what: str, value: Any) -> tuple[Any, Any, Any]:
+    """The value, which has to be (expert_ids, weights, cutoff or None); TypeError otherwise."""
+    if not isinstance(value, tuple) or len(value) != 3:
+        raise TypeError(
+            f"{what} returned a {type(value).__name__}; expected a tuple of three, "
+            "(expert_ids, weights, cutoff or None)"
+        )
+    return value
+
+
+def mapped(function: Callable[[Any], Any], parameters: Parameters) -> Parameters:
+    """A dataclass of arrays, perhaps nested, with each array replaced by a function of it."""
+    return cast("Parameters", _mapped(function, parameters))
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    if not is_dataclass(value):
+        return function(value)
+    names = [field.name for field in fields(value)]
+    values = {name: _mapped(function, getattr(value, name)) for name in names}
+    return type(value)(**values)  # type: ignore[misc]
+
+
+def refilled(parameters: Parameters, values: list[Array]) -> Parameters:
+    """A dataclass like ``parameters`` with other arrays, in the order in which ``mapped`` goes."""
+    remaining = iter(values)
+    return mapped(lambda _: next(remaining), parameters)
+
+
+class Inputs:
+    """The tensors that gradients are taken with respect to, in the order they were added."""
+
+    def __init__(self) -> None:
+        self._leaves: list[Tensor] = []
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """The tensor, from now on one of the inputs."""
+        self._leaves.append(tensor.requires_grad_())
+        return tensor
+
+    def vjp(self, what: str, output: Any, cotangent: Tensor) -> list[Array]:
+        """Gradients of sum(cotangent * output) for every input, zeros where there is no path.
+
+        Raises TypeError if the output is no tensor or carries no gradient at all.
+        """
+        output = checked_tensor(what, output)
+        if not output.requires_grad:
+            raise TypeError(
+                f"{what} is detached from its inputs, so it has no gradients; use differentiable "
+                "torch operations, or set differentiable = False to offer none"
+            )
+        gradients = torch.autograd.grad(
+            output, self._leaves, cotangent.to(output.dtype), materialize_grads=True
+        )
+        return [to_array(gradient) for gradient in gradients]
+
+
+class TorchBalancer:
+    """A balancer of tensors (see ``TorchImplementation``) behind the protocol's NumPy arrays.
+
+    Optional methods are there if what they need is: ``hasattr`` tells.
+    """
+
+    def __init__(
+        self,
+        inner: Any,
+        routing: Callable[[Array], Tensor],
+        plain: Callable[[Array | None], Tensor | None],
+        result: Callable[[str, Any], Any],
+    ) -> None:
+        """Wrap ``inner``, given how logits and masks become tensors and routings become arrays."""
+        self._inner = inner
+        self._to_routing = routing
+        self._to_plain = plain
+        self._result = result
+
+    def __getattr__(self, name: str) -> Any:
+        needs = _BALANCER_NEEDS.get(name)
+        if needs is None or not hasattr(self._inner, needs):
+            raise AttributeError(f"the balancer does not offer {name!r}")
+        return getattr(self, f"_{name}")
+
+    @property
+    def bias(self) -> Array:
+        """The selection bias (N,), a copy."""
+        return to_array(checked_tensor("the balancer's bias", self._inner.bias))
+
+    @property
+    def histogram(self) -> Array | None:
+        """The pending counts (N, B), a copy, or None where none are kept."""
+        counts = self._inner.histogram
+        return (
+            None if counts is None else to_array(checked_tensor("the balancer's histogram", counts))
+        )
+
+    def observe(self, logits: Array, *, training: bool = True, mask: Array | None = None) -> Any:
+        """Route a micro-batch with the present bias and, in training, count it."""
+        out = self._inner.observe(
+            self._to_routing(logits), training=training, mask=self._to_plain(mask)
+        )
+        return self._result("the balancer's observe", out)
+
+    def update(self) -> None:
+        """Replace the bias by the one that the counts since the last update ask for."""
+        self._inner.update()
+
+    def _state_dict(self) -> dict[str, Array]:
+        state = self._inner.state_dict()
+        return {key: to_array(state[key]) for key in _STATE}
+
+    def _load_state_dict(self, state: Mapping[str, Array]) -> None:
+        tensors = {key: self._to_plain(state[key]) for key in _STATE if key in state}
+        self._inner.load_state_dict(tensors)
+
+    def _to(self, dtype: str) -> None:
+        self._inner.to(torch_dtype(dtype))
+
+    def _set_enabled(self, flag: bool) -> None:
+        self._inner.enabled = flag
+
+    def _bias_storage_id(self) -> int:
+        address: int = self._inner.bias.data_ptr()
+        return address
