@@ -1,0 +1,242 @@
+"""Ball(value, radius): a float64 array together with how far an implementation may be from it.
+
+The claim of a ball is: every implementation that evaluates the same formula in the declared formats
+obtains, at each place, a number within ``radius`` of ``value``. Special values:
+
+* radius inf: any number or infinity; with a NaN value, NaN as well ("unknown");
+* value +-inf, radius 0: exactly that infinity;
+* value NaN, radius 0: exactly NaN, which came in as NaN.
+
+NumPy hands its functions over to the handlers registered in :mod:`properties.rounding.dispatch`, so
+functions written for arrays run on balls unchanged. What has no handler raises TypeError.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from properties.rounding.arithmetic import Arithmetic, Float64s, flush_error
+from properties.rounding.bounds import FREE, Bounds
+from properties.rounding.decision import Decision
+from properties.rounding.dispatch import FUNCTIONS, UFUNCS, refuse
+
+_CONSTANTS_KEPT = 512
+_SCALARS = (int, float, np.integer, np.floating)
+
+__all__ = ["Ball", "lifted", "made"]
+
+
+class Ball(NDArrayOperatorsMixin):
+    """A float64 ``value`` with a ``radius`` (>= 0, inf for no claim) of the same shape.
+
+    ``radius`` may broadcast to ``value``. Raises ValueError for a negative or NaN radius.
+    ``bounds`` holds for every element whatever its radius; the operations find it themselves.
+    """
+
+    __slots__ = ("_spread", "arithmetic", "bounds", "value")
+
+    value: Float64s
+    arithmetic: Arithmetic
+    bounds: Bounds
+    _spread: Float64s | None
+
+    def __init__(self, value: Any, radius: Any, arithmetic: Arithmetic) -> None:
+        self.value = _float64(value)
+        spread = np.broadcast_to(_float64(radius), self.value.shape)
+        if not (spread >= 0.0).all():
+            raise ValueError("a radius must be at least 0 and not NaN; use inf where nothing holds")
+        self._spread = spread if spread.any() else None
+        self.arithmetic = arithmetic
+        self.bounds = FREE
+
+    @classmethod
+    def exact(cls, values: Any, arithmetic: Arithmetic) -> Ball:
+        """Values that every implementation is given as they are: radius 0.
+
+        Only subnormal numbers of a compute format that is usually flushed get the radius
+        abs(value), since an implementation may read them as zero.
+        """
+        value = _float64(values)
+        return made(value, flush_error(value, arithmetic.computed), arithmetic)
+
+    def under(self, arithmetic: Arithmetic) -> Ball:
+        """The same numbers, to be worked on with another arithmetic.
+
+        Where its compute format is coarser, reading the numbers costs one rounding to it.
+        """
+        number = arithmetic.computed
+        if number.roundoff <= self.arithmetic.computed.roundoff:
+            return made(self.value, self._spread, arithmetic, self.bounds)
+        with np.errstate(all="ignore"):
+            size = np.abs(self.value) + self.radius
+            read = np.where(size > 0.0, number.roundoff * size + number.underflow, 0.0)
+            read = np.where(size > number.largest, np.inf, read)
+            special = ~np.isfinite(self.value) & (self.radius == 0.0)
+            spread = np.where(special, 0.0, self.radius + read)
+        return made(self.value, spread, arithmetic)
+
+    @property
+    def radius(self) -> Float64s:
+        """The radius as an array of the value's shape."""
+        return np.zeros(self.value.shape) if self._spread is None else self._spread
+
+    @property
+    def spread(self) -> Float64s | None:
+        """The radius, or None where all of it is 0."""
+        return self._spread
+
+    # NumPy's protocols -------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        handler = UFUNCS.get(ufunc)
+        if handler is None or method != "__call__":
+            refuse(f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}"))
+        if kwargs:
+            refuse(f"np.{ufunc.__name__} with {', '.join(kwargs)}")
+        arithmetic = self.arithmetic
+        with np.errstate(all="ignore"):
+            return handler(*[lifted(operand, arithmetic) for operand in inputs])
+
+    def __array_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        del types
+        handler = FUNCTIONS.get(function)
+        if handler is None:
+            refuse(f"np.{function.__name__}")
+        with np.errstate(all="ignore"):
+            return handler(self.arithmetic, *args, **kwargs)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        del dtype, copy
+        refuse("conversion of a Ball to an array", "would drop its radius: read .value on purpose")
+
+    def __float__(self) -> NoReturn:
+        refuse("float() of a Ball", "would drop its radius: read .value on purpose")
+
+    def __bool__(self) -> NoReturn:
+        refuse("the truth of a Ball", "is not defined: compare it, or read .value on purpose")
+
+    # What arrays have --------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.ndim
+
+    @property
+    def size(self) -> int:
+        return self.value.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.value.dtype
+
+    @property
+    def T(self) -> Ball:
+        return self.transpose()
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, index: Any) -> Ball:
+        spread = None if self._spread is None else self._spread[index]
+        return made(self.value[index], spread, self.arithmetic, self.bounds)
+
+    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Ball:
+        result: Ball = np.sum(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Ball:
+        result: Ball = np.mean(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Ball:
+        result: Ball = np.max(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Ball:
+        result: Ball = np.min(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def reshape(self, *shape: Any) -> Ball:
+        return self._viewed("reshape", *shape)
+
+    def swapaxes(self, first: int, second: int) -> Ball:
+        return self._viewed("swapaxes", first, second)
+
+    def transpose(self, *axes: Any) -> Ball:
+        return self._viewed("transpose", *axes)
+
+    def _viewed(self, method: str, *args: Any) -> Ball:
+        view = operator.methodcaller(method, *args)
+        spread = None if self._spread is None else view(self._spread)
+        return made(view(self.value), spread, self.arithmetic, self.bounds)
+
+    def __repr__(self) -> str:
+        return f"Ball(value={self.value!r}, radius={self.radius!r}, {self.arithmetic})"
+
+
+def made(value: Any, spread: Any, arithmetic: Arithmetic, bounds: Bounds = FREE) -> Ball:
+    """A ball from parts that are known to fit; ``spread`` None stands for a radius of 0."""
+    ball = Ball.__new__(Ball)
+    ball.value = value if type(value) is np.ndarray else np.asarray(value)
+    ball._spread = spread if spread is None or type(spread) is np.ndarray else np.asarray(spread)
+    ball.arithmetic = arithmetic
+    ball.bounds = bounds
+    return ball
+
+
+def lifted(operand: Any, arithmetic: Arithmetic) -> Ball:
+    """The operand as a ball: plain numbers and arrays are exact, up to how they can be held.
+
+    A comparison of balls counts as 0 or 1, and as either where it could go both ways.
+    Raises TypeError for balls of another arithmetic and for anything that is not real numbers.
+    """
+    if isinstance(operand, Ball):
+        if operand.arithmetic is not arithmetic and operand.arithmetic != arithmetic:
+            raise TypeError(
+                f"balls of different arithmetics meet: {operand.arithmetic} and {arithmetic}; "
+                "convert one with Ball.under"
+            )
+        return operand
+    if isinstance(operand, _SCALARS):
+        return _constant(float(operand), arithmetic)
+    if isinstance(operand, Decision):
+        doubt = operand.doubt
+        spread = None if doubt is None else doubt.astype(np.float64)
+        return made(np.asarray(operand).astype(np.float64), spread, arithmetic, (0.0, 1.0))
+    value = _float64(operand)
+    return made(value, arithmetic.reading_error(value), arithmetic)
+
+
+def _constant(number: float, arithmetic: Arithmetic) -> Ball:
+    known: Ball | None = arithmetic.constants.get(number)
+    if known is not None:
+        return known
+    value = np.array(number)
+    with np.errstate(all="ignore"):
+        spread = arithmetic.reading_error(value)
+    error = 0.0 if spread is None else float(spread)
+    bounds = FREE if math.isnan(number) else (number - error, number + error)
+    ball = made(value, spread, arithmetic, bounds)
+    # Zeros are left out, for 0.0 and -0.0 are one key; NaN never matches.
+    if number != 0.0 and len(arithmetic.constants) < _CONSTANTS_KEPT:
+        arithmetic.constants[number] = ball
+    return ball
+
+
+def _float64(values: Any) -> Float64s:
+    """Real numbers as float64, plain ndarray. Raises TypeError for any other kind of object."""
+    array = np.asarray(values)
+    if array.dtype.kind in "OSUMmc":
+        raise TypeError(f"{type(values).__name__} of dtype {array.dtype} is no array of reals")
+    return np.asarray(array, dtype=np.float64)
