@@ -114,6 +114,23 @@ def test_a_given_routing_is_followed() -> None:
     assert (layer(x_MD, parameters, config=config, routing=other) != own).any(axis=1).all()
 
 
+@pytest.mark.parametrize(
+    ("top_k", "options"), [(1, {"top1_renormalised": False}), (2, {"epsilon": 0.4})]
+)
+def test_the_router_follows_the_conventions_of_its_weights(
+    top_k: int, options: dict[str, Any]
+) -> None:
+    parameters, x_MD, config = draw_parameters(41), draw_x(42), LayerConfig(top_k, norm_eps=1.0)
+    logits_MN, bias_N = (
+        router_logits(x_MD, parameters.gate_weight),
+        parameters.e_score_correction_bias,
+    )
+    routing = route(logits_MN, bias_N, top_k=top_k, **options)
+    y_MD = layer(x_MD, parameters, config=config, **options)
+    np.testing.assert_array_equal(y_MD, layer(x_MD, parameters, config=config, routing=routing))
+    assert (y_MD != layer(x_MD, parameters, config=config)).any(axis=1).all()
+
+
 def test_the_scale_acts_before_the_norm() -> None:
     parameters, x_MD = draw_parameters(28), draw_x(29)
     # With eps = 2^40 and weight 2^20 the norm is the identity to 1e-9, and the scale shows whole.
