@@ -13,7 +13,14 @@ from reference_numpy.activation import BETA_GATE, BETA_UP, situ_glu, situ_glu_vj
 from reference_numpy.arrays import Array, require_expert_ids, require_shape
 from reference_numpy.storage import projected, stored
 
-__all__ = ["ExpertParameters", "expert", "expert_vjp", "experts", "experts_vjp"]
+__all__ = [
+    "ExpertParameters",
+    "expert",
+    "expert_vjp",
+    "experts",
+    "experts_vjp",
+    "require_expert_parameters",
+]
 
 
 @dataclass(frozen=True, eq=False)

@@ -170,11 +170,11 @@ def layer_vjp(
     """Gradients (d_x, d_parameters) of sum(cotangent * layer(x)), at a fixed selection.
 
     ``expert_ids`` (M, K) is the selection to follow, else the router's own. In the order of the
-    chain rule, with z = W_down x, v = RMSNorm(u), p the combine weights, sc the routed scale and
-    C the cotangent (primes are gradients):
+    chain rule, with z = W_down x, v = RMSNorm(u), w = routed_scale p the scaled combine weights
+    and C the cotangent (primes are gradients):
 
-        v' = C W_up, W_up' = C^T v,           (u', norm') = rms_norm_vjp(u, v'),
-        (z', sc p', experts') = experts_vjp(z, sc p, u'),
+        v' = C W_up,    W_up' = C^T v,    (u', norm') = rms_norm_vjp(u, v'),
+        (z', w', experts') = experts_vjp(z, w, u'),    p' = routed_scale w',
         logits' = weights_vjp(logits, p'),    W_r' = logits'^T x,    W_down' = z'^T x,
         x' = logits' W_r + z' W_down + sum over shared experts of expert_vjp(x, C)
 
