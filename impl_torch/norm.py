@@ -51,7 +51,9 @@ def rms_norm(x_ML: Tensor, weight_L: Tensor, *, eps: float = 1e-5) -> Tensor:
 def _power_of_two(x_ML: Tensor) -> Tensor:
     """A power of two between 1 and the row's largest magnitude, about; infinities do not count."""
     exponent = torch.frexp(x_ML.abs().amax(-1, keepdim=True)).exponent
-    return torch.ldexp(x_ML.new_ones(()), exponent.clamp(0, _LARGEST_EXPONENT))
+    return torch.ldexp(
+        torch.ones_like(exponent, dtype=x_ML.dtype), exponent.clamp(0, _LARGEST_EXPONENT)
+    )
 
 
 class RMSNorm(nn.Module):
