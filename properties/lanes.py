@@ -32,15 +32,17 @@ class Lane:
     def settings(self, examples: int) -> settings:
         """Hypothesis settings for a property with that many gate-lane examples."""
         chosen: dict[str, Any] = {"derandomize": True, "database": None}
+        phases = [Phase.generate, Phase.shrink]
         if self.random:
             chosen = {"derandomize": False, "database": settings.get_profile("default").database}
+            phases += [Phase.reuse, Phase.target]
         return settings(
             settings.get_profile("ci"),
             max_examples=max(1, round(examples * self.factor)),
             deadline=None,
             print_blob=False,
             report_multiple_bugs=False,
-            phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+            phases=phases,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
             **chosen,
         )

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from properties.protocol import Precision, number_format
+from properties.rounding.bounds import Margin
 
 Float64s = NDArray[np.float64]
 
@@ -127,6 +128,7 @@ class Rule(NamedTuple):
     largest: float
     reach: float
     overflow_is_nan: bool
+    margin: Margin
 
 
 def _rule(operation: str, number: Format) -> Rule:
@@ -138,7 +140,13 @@ def _rule(operation: str, number: Format) -> Rule:
         per_argument += 2 * REFERENCE_ROUNDOFF
     reach = (number.largest - number.underflow) / (1.0 + share) * (1.0 - 2.0**-50)
     return Rule(
-        share, per_argument, number.underflow, number.largest, reach, number.overflow_is_nan
+        share=share,
+        per_argument=per_argument,
+        underflow=number.underflow,
+        largest=number.largest,
+        reach=reach,
+        overflow_is_nan=number.overflow_is_nan,
+        margin=Margin(2.0 * share, number.underflow, number.largest),
     )
 
 

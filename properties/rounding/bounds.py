@@ -8,6 +8,7 @@ numbers for the whole array, so that a sigmoid of an unknown number is bounded a
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 Bounds = tuple[float, float]
 
@@ -18,6 +19,7 @@ __all__ = [
     "FREE",
     "NON_NEGATIVE",
     "Bounds",
+    "Margin",
     "added",
     "divided",
     "hull",
@@ -28,18 +30,27 @@ __all__ = [
 ]
 
 
-def widened(low: float, high: float, slack: float, step: float) -> Bounds:
-    """Move both ends outwards by a relative ``slack`` and by ``step``, but not across 0.
+class Margin(NamedTuple):
+    """How far rounding may carry a result across a bound, and where it overflows."""
 
-    Rounding and flushing to zero keep signs. An infinite end stays.
+    slack: float
+    step: float
+    largest: float
+
+
+def widened(low: float, high: float, margin: Margin) -> Bounds:
+    """Move both ends outwards by a relative slack and by a step, but not across 0.
+
+    Rounding and flushing to zero keep signs. An end that may overflow becomes infinite.
     """
-    if math.isfinite(low):
-        least = low - slack * abs(low) - step
-        low = max(least, 0.0) if low >= 0.0 else least
-    if math.isfinite(high):
-        most = high + slack * abs(high) + step
-        high = min(most, 0.0) if high <= 0.0 else most
-    return low, high
+    least = low - margin.slack * abs(low) - margin.step if low > -math.inf else low
+    most = high + margin.slack * abs(high) + margin.step if high < math.inf else high
+    least = max(least, 0.0) if low >= 0.0 else least
+    most = min(most, 0.0) if high <= 0.0 else most
+    return (
+        min(least, margin.largest) if least >= -margin.largest else -math.inf,
+        max(most, -margin.largest) if most <= margin.largest else math.inf,
+    )
 
 
 def is_finite(bounds: Bounds) -> bool:
@@ -57,28 +68,28 @@ def hull(x: Bounds, y: Bounds) -> Bounds:
     return FREE if x is FREE or y is FREE else (min(x[0], y[0]), max(x[1], y[1]))
 
 
-def added(x: Bounds, y: Bounds, slack: float, step: float) -> Bounds:
+def added(x: Bounds, y: Bounds, margin: Margin) -> Bounds:
     """Bounds of the rounded x + y."""
     if x is FREE or y is FREE:
         return FREE
-    return widened(x[0] + y[0], x[1] + y[1], slack, step)
+    return widened(x[0] + y[0], x[1] + y[1], margin)
 
 
-def multiplied(x: Bounds, y: Bounds, slack: float, step: float) -> Bounds:
+def multiplied(x: Bounds, y: Bounds, margin: Margin) -> Bounds:
     """Bounds of the rounded x y, as far as it is a number."""
     if x is FREE or y is FREE:
         return FREE
     corners = [a * b for a in x for b in y]
     if any(math.isnan(corner) for corner in corners):
         return NON_NEGATIVE if x[0] >= 0.0 and y[0] >= 0.0 else FREE
-    return widened(min(corners), max(corners), slack, step)
+    return widened(min(corners), max(corners), margin)
 
 
-def divided(x: Bounds, y: Bounds, slack: float, step: float) -> Bounds:
+def divided(x: Bounds, y: Bounds, margin: Margin) -> Bounds:
     """Bounds of the rounded x / y for positive y, as far as it is a number."""
     if x is FREE or not y[0] > 0.0:
         return FREE
     corners = [a / b for a in x for b in y]
     if any(math.isnan(corner) for corner in corners):
         return NON_NEGATIVE if x[0] >= 0.0 else FREE
-    return widened(min(corners), max(corners), slack, step)
+    return widened(min(corners), max(corners), margin)

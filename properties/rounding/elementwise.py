@@ -2,13 +2,14 @@
 
 Each handler encloses the exact operation on all numbers within the radii (``spread``), and adds the
 rounding of an implementation, relative to the largest result in reach (``magnitude``), and its
-underflow. A magnitude of 0 means an exact 0: nothing rounds there. Where that is not enough to stay
-finite, or an operand is not, :mod:`properties.rounding.extended` works with the ends of intervals.
+underflow, except where the result is exactly 0. Where that is not enough to stay finite, or an
+operand is not, :mod:`properties.rounding.extended` works with the ends of intervals.
 """
 
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ _FAR = 1e4
 def add(x: Ball, y: Ball) -> Ball:
     """x + y; adding an exact 0 is exact."""
     rule = x.arithmetic.rules["add"]
-    bounds = known.added(x.bounds, y.bounds, 2.0 * rule.share, rule.underflow)
+    bounds = known.added(x.bounds, y.bounds, rule.margin)
     return _sum(x, y, x.value + y.value, rule, bounds, extended.add)
 
 
@@ -36,7 +37,7 @@ def add(x: Ball, y: Ball) -> Ball:
 def subtract(x: Ball, y: Ball) -> Ball:
     """x - y; subtracting an exact 0 is exact."""
     rule = x.arithmetic.rules["add"]
-    bounds = known.added(x.bounds, known.negated(y.bounds), 2.0 * rule.share, rule.underflow)
+    bounds = known.added(x.bounds, known.negated(y.bounds), rule.margin)
     return _sum(x, y, x.value - y.value, rule, bounds, extended.subtract)
 
 
@@ -74,10 +75,10 @@ def multiply(x: Ball, y: Ball) -> Ball:
         spread = crossed if spread is None else spread + crossed
     if spread is not None:
         magnitude = magnitude + spread
-    radius = _rounded(magnitude, spread, rule)
+    radius = _rounded(magnitude, spread, rule, x, y)
     for factor, size in ((x, x_size), (y, y_size)):
         radius = _unrounded(radius, spread, size == 1.0, factor)
-    bounds = known.multiplied(x.bounds, y.bounds, 2.0 * rule.share, rule.underflow)
+    bounds = known.multiplied(x.bounds, y.bounds, rule.margin)
     inside = magnitude <= rule.reach
     if _all(inside):
         return made(z, radius, x.arithmetic, bounds)
@@ -100,8 +101,8 @@ def divide(x: Ball, y: Ball) -> Ball:
     if spread is not None:
         spread = spread / y_least
         magnitude = magnitude + spread
-    radius = _unrounded(_rounded(magnitude, spread, rule), spread, y_size == 1.0, y)
-    bounds = known.divided(x.bounds, y.bounds, 2.0 * rule.share, rule.underflow)
+    radius = _unrounded(_rounded(magnitude, spread, rule, x), spread, y_size == 1.0, y)
+    bounds = known.divided(x.bounds, y.bounds, rule.margin)
     inside = magnitude <= rule.reach
     low, high = extended.safe_divisors(x.arithmetic.computed)
     if not (_all(inside) and _all(y_least >= low) and _all(y_size <= high)):
@@ -120,8 +121,7 @@ def square(x: Ball) -> Ball:
     if x.spread is not None:
         spread = (2.0 * np.abs(x.value) + x.spread) * x.spread
         magnitude = z + spread
-    radius = _rounded(magnitude, spread, rule)
-    radius = _unrounded(radius, spread, z == 1.0, x)
+    radius = _unrounded(_rounded(magnitude, spread, rule, x), spread, z == 1.0, x)
     inside = magnitude <= rule.reach
     if _all(inside):
         return made(z, radius, x.arithmetic, known.NON_NEGATIVE)
@@ -134,14 +134,16 @@ def sqrt(x: Ball) -> Ball:
     rule = x.arithmetic.rules["sqrt"]
     z = np.sqrt(x.value)
     low, high = (math.sqrt(max(end, 0.0)) for end in x.bounds)
-    bounds = known.widened(low, high, 2.0 * rule.share, rule.underflow)
+    bounds = known.widened(low, high, rule.margin)
     if x.spread is None:
         radius, inside = _rounded(z, None, rule), z <= rule.reach
     else:
         least = x.value - x.spread
-        if x.bounds[0] >= 0.0:
-            least = np.maximum(least, x.bounds[0])
-        spread = z - np.sqrt(least)
+        spread = z - np.sqrt(least)  # the farther side of a concave function
+        if x.bounds[0] >= 0.0 and not _all(least >= x.bounds[0]):
+            above = np.sqrt(x.value + x.spread) - z
+            below = z - np.sqrt(np.maximum(least, x.bounds[0]))
+            spread = np.maximum(above, below)
         magnitude = z + spread
         radius, inside = _rounded(magnitude, spread, rule), magnitude <= rule.reach
     if _all(inside):
@@ -171,7 +173,7 @@ def exp(x: Ball) -> Ball:
     top = x.bounds[1]
     slack = 2.0 * (rule.share + rule.per_argument * min(abs(top), _FAR))
     high = math.exp(top) if top < 709.0 else math.inf
-    bounds = known.widened(0.0, high, slack, rule.underflow)
+    bounds = known.widened(0.0, high, rule.margin._replace(slack=slack))
     inside = magnitude * (1.0 + share) <= rule.reach
     if _all(inside):
         return made(z, radius, x.arithmetic, bounds)
@@ -214,7 +216,7 @@ def positive(x: Ball) -> Ball:
         v, radius = extended.unwritten(x, radius, inside, rule)
     bounds = x.bounds
     if bounds is not known.FREE:
-        bounds = known.widened(*bounds, 2.0 * rule.share, rule.underflow)
+        bounds = known.widened(*bounds, rule.margin)
     return made(v, _capped(radius, v, bounds), x.arithmetic, bounds)
 
 
@@ -231,14 +233,21 @@ def absolute(x: Ball) -> Ball:
     return made(np.abs(x.value), x.spread, x.arithmetic, (0.0, high))
 
 
-def _rounded(magnitude: Any, spread: Any, rule: Rule) -> Any:
-    """The radius: what the operands' radii do, plus rounding, plus underflow except at exact 0."""
+def _rounded(magnitude: Any, spread: Any, rule: Rule, *factors: Ball) -> Any:
+    """The radius: what the operands' radii do, plus rounding, plus underflow.
+
+    An exact 0 does not underflow. A magnitude of 0 is one, except that it may have underflown in
+    the reference, too, where there are ``factors``: then one of them has to be an exact 0.
+    """
     radius = magnitude * rule.share
     if spread is not None:
         radius = radius + spread
     radius = radius + rule.underflow
     if np.count_nonzero(magnitude) != magnitude.size:
-        radius = np.where(magnitude == 0.0, 0.0, radius)
+        zero = magnitude == 0.0
+        if factors:
+            zero = zero & reduce(np.logical_or, (_exactly(f.value == 0.0, f) for f in factors))
+        radius = np.where(zero, 0.0, radius)
     return radius
 
 

@@ -159,16 +159,18 @@ def binary(
 
 
 class _Special(NamedTuple):
-    """Where an operand is exactly NaN, possibly NaN, exactly infinite."""
+    """Where an operand is exactly NaN, possibly NaN, exactly infinite, exactly 0."""
 
     exact_nan: Bools
     unknown: Bools
     exact_infinity: Bools
+    exact_zero: Bools
 
     @classmethod
     def of(cls, x: Ball) -> _Special:
         exact, nan = x.radius == 0.0, np.isnan(x.value)
-        return cls(nan & exact, nan & ~exact, np.isinf(x.value) & exact)
+        zero = (x.value == 0.0) & exact
+        return cls(nan & exact, nan & ~exact, np.isinf(x.value) & exact, zero)
 
 
 def _settled(
@@ -183,34 +185,32 @@ def _settled(
     share: Any,
 ) -> Ball:
     low, high = result.low, result.high
+    exact_nan, unknown, infinite, zero = (_anywhere(which) for which in zip(*special, strict=True))
+    certain = (low == high) & np.isinf(low) & (low == z) & infinite
     spread = np.maximum(_gap(high, z), _gap(z, low))
     magnitude = np.abs(z) + spread
     share = (rule.share if share is None else share) + _ENDS
-    anew = spread + magnitude * share + np.where(magnitude > 0.0, rule.underflow, 0.0)
+    exactly_zero = (magnitude == 0.0) & (zero | infinite)
+    anew = spread + magnitude * share + np.where(exactly_zero, 0.0, rule.underflow)
     overflow = ~(magnitude * (1.0 + share) <= rule.reach)
     anew = np.where(inside, radius, np.where(overflow, np.inf, anew))
     if known.is_finite(bounds):
         anew = np.minimum(anew, np.maximum(bounds[1] - z, z - bounds[0]))
 
-    certain = (low == high) & np.isinf(low) & (low == z)
-    certain = certain & np.logical_or.reduce(
-        np.broadcast_arrays(*(s.exact_infinity for s in special))
-    )
-    unknown: Any = (
-        np.isnan(z)
-        | result.nan
-        | np.logical_or.reduce(np.broadcast_arrays(*(s.unknown for s in special)))
-    )
+    unknown = ~inside & (unknown | np.isnan(z) | result.nan)
     if rule.overflow_is_nan:
-        unknown = unknown | (overflow & ~certain)
-    exact_nan = np.logical_or.reduce(np.broadcast_arrays(*(s.exact_nan for s in special)))
-
-    unknown, exact_nan = ~inside & unknown, ~inside & exact_nan
+        unknown = unknown | (~inside & overflow & ~certain)
+    exact_nan = ~inside & exact_nan
     anew = np.where(certain, 0.0, anew)
     anew = np.where(unknown | np.isnan(anew), np.inf, anew)
     anew = np.where(exact_nan, 0.0, anew)
     value = np.where(unknown | exact_nan, np.nan, z)
     return made(value, anew, x.arithmetic, bounds)
+
+
+def _anywhere(masks: tuple[Bools, ...]) -> Any:
+    """Where one of the operands has the property."""
+    return masks[0] if len(masks) == 1 else masks[0] | masks[1]
 
 
 def _gap(high: Any, low: Any) -> Any:

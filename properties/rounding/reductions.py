@@ -29,8 +29,9 @@ def total(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = 
     ball = _ball("np.sum", x)
     bounds = known.NON_NEGATIVE if ball.bounds[0] >= 0.0 else known.FREE
     terms = _Terms.of(ball, axis, keepdims)
-    roundings = np.maximum(terms.count - 1.0, 0.0)
-    radius = _accumulated(terms, roundings + _cast(arithmetic), roundings, arithmetic)
+    additions = np.maximum(terms.count - 1.0, 0.0)
+    roundings = additions + _cast(arithmetic) * np.minimum(terms.count, 1.0)
+    radius = _accumulated(terms, roundings, additions, arithmetic)
     return _finished(terms, radius, arithmetic, bounds, axis, keepdims)
 
 
@@ -88,8 +89,7 @@ def _accumulated(terms: _Terms, roundings: Any, additions: Any, arithmetic: Arit
     radius = terms.spread + terms.gauge * share + roundings * arithmetic.accumulated.underflow
     if arithmetic.computed.roundoff > arithmetic.accumulated.roundoff:
         radius = radius + _final_rounding(terms.value, radius, roundings, arithmetic)
-    radius = radius * (1.0 + (terms.length + 8.0) * REFERENCE_ROUNDOFF)
-    return np.where(terms.gauge == 0.0, 0.0, radius)
+    return radius * (1.0 + (terms.length + 8.0) * REFERENCE_ROUNDOFF)
 
 
 def _final_rounding(value: Any, radius: Any, roundings: Any, arithmetic: Arithmetic) -> Any:
@@ -217,7 +217,6 @@ def matmul(x: Ball, y: Ball) -> Ball:
     if product > arithmetic.accumulated.roundoff:
         radius = radius + _final_rounding(value, radius, count, arithmetic)
     radius = radius * (1.0 + (length + 8.0) * REFERENCE_ROUNDOFF)
-    radius = np.where(gauge == 0.0, 0.0, radius)
     return _multiplied(x, y, terms, radius)
 
 
