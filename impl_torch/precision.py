@@ -28,10 +28,10 @@ class KeepsPrecision(nn.Module):
     """A module whose ``kept_buffers`` survive ``module.to(bfloat16)`` and its relatives.
 
     A selection bias in bfloat16 no longer tells two scores 1e-3 apart, and counts in it stop at
-    256. So kept floating-point buffers are float32 or float64 whatever the module is cast to (and
-    whatever a checkpoint holds), and kept integer buffers keep their dtype. They do follow the
-    module to another device. A buffer that need not change stays the same tensor, so that whoever
-    holds it sees later updates.
+    256. So a kept floating-point buffer follows the module to float32 and float64 and ignores any
+    other cast (and any other format in a checkpoint), a kept integer buffer ignores them all. Both
+    do follow to another device. A buffer that need not change stays the same tensor, so that
+    whoever holds it sees later updates.
     """
 
     kept_buffers: ClassVar[tuple[str, ...]] = ()
@@ -66,6 +66,4 @@ class KeepsPrecision(nn.Module):
 
 
 def _kept_dtype(old: torch.dtype, new: torch.dtype) -> torch.dtype:
-    if not old.is_floating_point:
-        return old
-    return compute_dtype(new) if new.is_floating_point else old
+    return new if old.is_floating_point and new in (torch.float32, torch.float64) else old

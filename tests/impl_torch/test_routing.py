@@ -212,7 +212,9 @@ def test_the_bias_follows_to_float64_and_back() -> None:
     router = Router(4, 6, 2).double()
     assert router.e_score_correction_bias.dtype == torch.float64
     assert router.scores(torch.zeros(1, 4, dtype=torch.float64)).dtype == torch.float64
-    assert router.to(torch.bfloat16).e_score_correction_bias.dtype == torch.float32
+    assert router.to(torch.bfloat16).e_score_correction_bias.dtype == torch.float64
+    assert router(torch.zeros(1, 4).bfloat16()).weights.dtype == torch.float32
+    assert router.to(torch.float32).e_score_correction_bias.dtype == torch.float32
     assert Router(4, 6, 2, dtype=torch.float64).e_score_correction_bias.dtype == torch.float64
     assert Router(4, 6, 2, dtype=torch.bfloat16).e_score_correction_bias.dtype == torch.float32
 
