@@ -8,12 +8,12 @@ import numpy as np
 
 from properties.errors import UnknownError, ViolationError
 from properties.protocol import Array
-from properties.rounding import Ball, ratio
+from properties.rounding import ratio
 from properties.subject import Subject
 
 
-def within(subject: Subject, actual: Array, expected: Ball, what: str) -> None:
-    """Require every element of ``actual`` to lie in ``expected``; remember the worst ratio.
+def within(subject: Subject, actual: Array, expected: Any, what: str) -> None:
+    """Require every element of ``actual`` to lie in the ball ``expected``; remember the ratio.
 
     Elements whose radius is not finite make the case unknown, unless another element violates.
 
@@ -38,7 +38,7 @@ def within(subject: Subject, actual: Array, expected: Ball, what: str) -> None:
         unknown(subject, f"{what}: no finite radius")
 
 
-def at_most(subject: Subject, actual: Array, bound: Ball, what: str) -> None:
+def at_most(subject: Subject, actual: Array, bound: Any, what: str) -> None:
     """Require ``actual <= bound`` up to the radius of ``bound``, elementwise.
 
     The ratio is the excess over the bound's value in units of its radius, and 0 below it.
@@ -57,7 +57,8 @@ def require(condition: Any, message: str) -> None:
 
 def note_ratio(subject: Subject, value: float, what: str) -> None:
     """Record a ratio of error to radius, so that the report can name the worst one."""
-    if value > subject.case.worst_ratio:
+    worst = subject.case.worst_ratio
+    if worst is None or value > worst:
         subject.case.worst_ratio = value
         subject.case.worst_what = what
 

@@ -139,7 +139,7 @@ def _pytest_command(options: argparse.Namespace, result: Path) -> list[str]:
     command += [word for name in options.topic for word in ("--gate-topic", name)]
     if options.seed is not None:
         command += ["--gate-seed", str(options.seed)]
-    command += ["-p", "properties.plugin", "-p", "no:cacheprovider"]
+    command += ["-p", "properties.plugin", "-p", "no:cacheprovider", "--noconftest"]
     if options.workers:
         command += ["-p", "xdist.plugin", "-n", str(options.workers), "--dist", "worksteal"]
     if options.junitxml is not None:

@@ -64,7 +64,8 @@ class _Log:
 
     def add(self, case: Case) -> None:
         self.cases += 1
-        if case.worst_ratio >= (self.worst_ratio or 0.0) and case.worst_what:
+        worse = case.worst_ratio is not None and case.worst_ratio >= (self.worst_ratio or 0.0)
+        if worse:
             self.worst_ratio, self.worst_what = case.worst_ratio, case.worst_what
         for name, value in case.figures.items():
             self._add_figure(name, value)
@@ -165,7 +166,7 @@ def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, 
             finally:
                 if log.failure is None:
                     log.add(case)
-            if drawn and case.worst_what:
+            if drawn and case.worst_ratio is not None:
                 hypothesis.target(min(case.worst_ratio, 1e3), label="error / radius")
 
     if not entry.drawn:
@@ -181,7 +182,8 @@ def _fail(outcome: Outcome, verdict: Verdict, message: str, log: _Log) -> None:
     if log.failure is not None:
         case = log.failure[1]
         outcome.calls = [call_literal(call.method, call.arguments) for call in case.calls]
-        log.worst_ratio = max(log.worst_ratio or 0.0, case.worst_ratio)
+        if case.worst_ratio is not None:
+            log.worst_ratio, log.worst_what = case.worst_ratio, case.worst_what
 
 
 def _summarise(outcome: Outcome, log: _Log) -> None:

@@ -117,6 +117,9 @@ class Judge:
         gate = self._gate
         outcome = judge(entry, gate.subject, LANES[gate.lane], gate.seed)
         self._item.stash[OUTCOME] = outcome
+        self._item.user_properties += [("property", outcome.id), ("verdict", outcome.verdict)]
+        if outcome.worst_ratio is not None:
+            self._item.user_properties.append(("worst_ratio", f"{outcome.worst_ratio:.6g}"))
         if outcome.verdict == "not offered":
             pytest.skip(f"{outcome.id}: not offered, {outcome.message}")
         if outcome.verdict != "passed":
@@ -170,9 +173,6 @@ class Gate:
         outcome = item.stash.get(OUTCOME, None)
         if report.when == "call" and outcome is not None:
             report.__dict__["latentmoe_gate"] = outcome.as_dict()
-            report.user_properties += [("property", outcome.id), ("verdict", outcome.verdict)]
-            if outcome.worst_ratio is not None:
-                report.user_properties.append(("worst_ratio", f"{outcome.worst_ratio:.6g}"))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

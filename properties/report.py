@@ -147,7 +147,8 @@ def reproduce(property_id: str, about: dict[str, Any]) -> str:
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """0 all offered properties hold, 1 one is violated, 2 the adapter is wrong, 3 only unknowns.
 
-    4 means that the suite itself failed. A wrong adapter comes first: until it is right, what it returned was not judged.
+    4 means that the suite itself failed. A wrong adapter comes first: until it is right, what it
+    returned was not judged.
     """
     verdicts = {outcome.verdict for outcome in outcomes}
     if "adapter error" in verdicts or verdicts <= {"not offered"}:

@@ -11,6 +11,7 @@ modified, is a :class:`~properties.errors.ViolationError` of the property that m
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -41,7 +42,7 @@ from properties.protocol import (
     Routing,
     number_format,
 )
-from properties.rounding import Arithmetic
+from properties.rounding import Arithmetic, Ball
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Case:
     """What is known of the case being judged: its calls, its worst ratio and where that stood."""
 
     calls: list[Call] = field(default_factory=list)
-    worst_ratio: float = 0.0
+    worst_ratio: float | None = None
     worst_what: str = ""
     unknown: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -105,6 +106,14 @@ class Subject:
         """The formats of scores, bias and weights; ``stored`` is the one that results came in."""
         routing = self.precision.routing_format
         return Arithmetic(routing, routing, stored or routing)
+
+    def ball(self, values: Array) -> Any:
+        """Values that the implementation is given, as exact balls; the reference takes them."""
+        return Ball.exact(values, self.arithmetic)
+
+    def routing_ball(self, values: Array, stored: str | None = None) -> Any:
+        """The same for logits, bias and weights; ``stored`` as in ``routing_arithmetic``."""
+        return Ball.exact(values, self.routing_arithmetic(stored))
 
     def round_to_storage(self, values: Array) -> Array:
         """The nearest values that the storage format holds, as float64 of the same layout."""
@@ -291,7 +300,9 @@ class Subject:
         before = [array.tobytes() for array in arrays_in(arguments)]
         positional, keywords = split_arguments(label, read_only(arguments))
         try:
-            out = function(*positional, **keywords)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                out = function(*positional, **keywords)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:

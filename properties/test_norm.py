@@ -8,7 +8,6 @@ from __future__ import annotations
 import reference_numpy as reference
 from properties.checks import within
 from properties.registry import specification
-from properties.rounding import Ball
 from properties.strategies import norm
 from properties.strategies.norm import NormInputs
 from properties.subject import Subject
@@ -36,9 +35,5 @@ def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
     x = subject.round_to_storage(inputs.x)
     weight = subject.round_to_storage(inputs.weight)
     actual = subject.rms_norm(x, weight, eps=inputs.eps)
-    expected = reference.rms_norm(
-        Ball.exact(x, subject.arithmetic),
-        Ball.exact(weight, subject.arithmetic),
-        eps=inputs.eps,
-    )
+    expected = reference.rms_norm(subject.ball(x), subject.ball(weight), eps=inputs.eps)
     within(subject, actual, expected, "rms_norm")

@@ -18,7 +18,8 @@ class Minimal:
     precision = Precision(compute="float64", accumulate="float64", storage="float64")
 
     def rms_norm(self, x: Array, weight: Array, *, eps: float) -> Array:
-        return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight)
+        root = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+        return np.asarray(weight * ((1.0 / root) * x))
 
 
 class OffersNothing:

@@ -17,7 +17,8 @@ from properties.protocol import ExpertParameters, LayerConfig
 def test_arrays_read_back_bit_for_bit(name: str, shape: tuple[int, ...]) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     rng = np.random.default_rng(5)
-    values = (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4, shape)).astype(dtype)
+    drawn = rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4, shape)
+    values = np.asarray(drawn).astype(dtype)
     back = eval(literal(values), {"np": np})
     assert back.dtype == dtype
     assert back.shape == shape
