@@ -33,7 +33,9 @@ def sigmoid(z: Tensor) -> Tensor:
 
 
 def softcap(z: Tensor, beta: float) -> Tensor:
-    """``beta * tanh(z / beta)`` (Eq. 18), exact near 0 and never above beta in magnitude.
+    """``beta * tanh(z / beta)`` (Eq. 18), exact near 0, in magnitude at most abs(z) and beta.
+
+    Differentiable once; the slope is 1/cosh^2, which no rounding of tanh to 1 switches off.
 
     Args:
         z: float32 or float64, any shape; infinities give ±beta.
@@ -43,10 +45,8 @@ def softcap(z: Tensor, beta: float) -> Tensor:
         ValueError: the cap is not.
     """
     _check_beta("beta", beta, z.dtype)
-    # Below this bound tanh(z/beta) rounds to z/beta, and z itself spares the rounding of the
-    # quotient, which is large where z/beta is subnormal.
-    linear = 0.5 * math.sqrt(torch.finfo(z.dtype).eps) * beta
-    return torch.where(z.abs() <= linear, z, torch.tanh(z / beta) * beta)
+    result: Tensor = _Softcap.apply(z, float(beta))  # type: ignore[no-untyped-call]
+    return result
 
 
 def situ_glu(gate: Tensor, up: Tensor, *, beta_gate: float = 4.0, beta_up: float = 25.0) -> Tensor:
@@ -103,8 +103,21 @@ class _Sigmoid(Function):
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
         (z,) = ctx.saved_tensors
-        below, above = _sigmoid_pair(z)
-        return cotangent * (below * above)
+        return cotangent * _sigmoid(z).mul_(_sigmoid(-z))
+
+
+class _Softcap(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, beta: float) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.beta = beta
+        return _softcap(z, beta)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+        (z,) = ctx.saved_tensors
+        return cotangent * _slope(z, ctx.beta), None
 
 
 class _SituGlu(Function):
@@ -114,7 +127,7 @@ class _SituGlu(Function):
         ctx.betas = beta_gate, beta_up
         g, u = gate.to(compute_dtype(gate.dtype)), up.to(compute_dtype(up.dtype))
         # In this order no product overflows before a zero sigmoid could make it NaN.
-        capped = softcap(g, beta_gate) * _sigmoid(g) * softcap(u, beta_up)
+        capped = _softcap(g, beta_gate).mul_(_sigmoid(g)).mul_(_softcap(u, beta_up))
         return capped.to(gate.dtype)
 
     @staticmethod
@@ -123,29 +136,34 @@ class _SituGlu(Function):
         gate, up = ctx.saved_tensors
         beta_gate, beta_up = ctx.betas
         g, u, c = (t.to(compute_dtype(gate.dtype)) for t in (gate, up, cotangent))
-        below, above = _sigmoid_pair(g)
-        gate_cap, up_cap = softcap(g, beta_gate), softcap(u, beta_up)
+        gate_cap, below = _softcap(g, beta_gate), _sigmoid(g)
         # The bounded factors first: a huge cotangent times a vanishing slope must not be inf * 0.
-        d_gate = c * (below * (_sech_squared(g / beta_gate) + gate_cap * above) * up_cap)
-        d_up = c * (gate_cap * below * _sech_squared(u / beta_up))
+        d_gate = _sigmoid(-g).mul_(gate_cap).add_(_slope(g, beta_gate))
+        d_gate.mul_(below).mul_(_softcap(u, beta_up)).mul_(c)
+        d_up = gate_cap.mul_(below).mul_(_slope(u, beta_up)).mul_(c)
         return d_gate.to(gate.dtype), d_up.to(up.dtype), None, None
 
 
+# The formulas on plain tensors. ``torch.where`` would cost more than an exponential.
+
+
 def _sigmoid(z: Tensor) -> Tensor:
-    small = torch.exp(-z.abs())
-    return torch.where(z >= 0, 1.0, small) / (1 + small)
+    # exp(min(z, 0)) / (1 + exp(-|z|)): neither exponential overflows.
+    denominator = z.abs().neg_().exp_().add_(1)
+    return z.clamp(max=0).exp_().div_(denominator)
 
 
-def _sigmoid_pair(z: Tensor) -> tuple[Tensor, Tensor]:
-    """sigmoid(z) and sigmoid(-z), from one exponential that cannot overflow."""
-    small = torch.exp(-z.abs())
-    low, high = small / (1 + small), 1 / (1 + small)
-    positive = z >= 0
-    return torch.where(positive, high, low), torch.where(positive, low, high)
+def _softcap(z: Tensor, beta: float) -> Tensor:
+    # Up to this bound beta * tanh(z / beta) rounds to z, and z itself spares the rounding of the
+    # quotient, which is coarse where it is subnormal.
+    linear = 0.5 * math.sqrt(torch.finfo(z.dtype).eps) * beta
+    magnitude = z.abs()
+    capped = (magnitude / beta).tanh_().mul_(beta)
+    return torch.clamp(capped, magnitude.clamp(max=linear), magnitude).copysign_(z)
 
 
-def _sech_squared(z: Tensor) -> Tensor:
-    return torch.cosh(z).reciprocal().square()
+def _slope(z: Tensor, beta: float) -> Tensor:
+    return (z / beta).cosh_().reciprocal_().square_()
 
 
 def _check_pair(gate: Tensor, up: Tensor) -> None:

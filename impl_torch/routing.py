@@ -101,8 +101,8 @@ def route(
 class Router(KeepsPrecision):
     """The layer's ``gate``: weight (N, D) and the buffer ``e_score_correction_bias`` (N,).
 
-    The bias is float32 and stays so through ``.to(bfloat16)``; only ``.to(float64)`` widens it. It is
-    no parameter: balancing writes it, never an optimiser.
+    The bias is float32 and stays so through ``.to(bfloat16)``; only ``.to(float64)`` widens it. It
+    is no parameter: balancing writes it, never an optimiser.
 
     Args:
         model_dim: D.
