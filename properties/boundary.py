@@ -18,8 +18,10 @@ from properties.protocol import Array
 
 
 def round_to(values: Array, dtype: np.dtype[Any]) -> Array:
+    """The nearest values of the format, as float64 behind the same strides."""
     with np.errstate(over="ignore"):
-        return values.astype(dtype).astype(np.float64)
+        rounded = values.astype(dtype)
+    return _astype_keeping_strides(values, np.dtype(np.float64), rounded)
 
 
 def exactly(values: Array, dtype: np.dtype[Any]) -> Array:
@@ -33,10 +35,16 @@ def exactly(values: Array, dtype: np.dtype[Any]) -> Array:
     return converted
 
 
-def _astype_keeping_strides(values: Array, dtype: np.dtype[Any]) -> Array:
-    """``astype`` that keeps gaps between elements, so that strided inputs stay strided."""
+def _astype_keeping_strides(
+    values: Array, dtype: np.dtype[Any], content: Array | None = None
+) -> Array:
+    """``astype`` that keeps gaps between elements, so that strided inputs stay strided.
+
+    ``content``, if given, is what is converted; only the strides are then those of ``values``.
+    """
+    content = values if content is None else content
     if values.size == 0 or values.flags.c_contiguous or values.flags.f_contiguous:
-        return values.astype(dtype)
+        return content.astype(dtype)
     steps = [stride // values.itemsize for stride in values.strides]
     low = sum(step * (size - 1) for step, size in zip(steps, values.shape, strict=True) if step < 0)
     high = sum(
@@ -46,7 +54,7 @@ def _astype_keeping_strides(values: Array, dtype: np.dtype[Any]) -> Array:
     strided: Array = np.lib.stride_tricks.as_strided(
         buffer[-low:], values.shape, [step * dtype.itemsize for step in steps]
     )
-    strided[...] = values.astype(dtype)
+    strided[...] = content.astype(dtype)
     return strided
 
 

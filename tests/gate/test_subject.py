@@ -100,6 +100,14 @@ def test_inputs_arrive_in_storage_read_only_and_with_their_layout(layout: Any) -
     np.testing.assert_array_equal(out, gate)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rounding_keeps_the_layout(layout: Any) -> None:
+    x = laid_out(np.arange(1.0, 13.0).reshape(3, 4) / 3, layout)
+    rounded = subject_of(Spy()).round_to_storage(x)
+    assert rounded.strides == x.strides
+    np.testing.assert_array_equal(rounded, x.astype(ml_dtypes.bfloat16).astype(np.float64))
+
+
 def test_values_that_storage_cannot_hold_are_the_suites_fault() -> None:
     with pytest.raises(SuiteError, match="bfloat16 cannot hold"):
         subject_of(Spy()).situ_glu(np.array([1 / 3]), np.array([1.0]), beta_gate=4.0, beta_up=25.0)
