@@ -1,4 +1,4 @@
-"""The four ways a check can end other than by passing."""
+"""The ways a check can end other than by passing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class ViolationError(Exception):
 
 class UnknownError(Exception):
     """The present case could not be decided: no certificate, or a radius that is infinite."""
+
+
+class NotOfferedError(Exception):
+    """A method answered, but left out the optional part that the property judges."""
 
 
 class SuiteError(Exception):

@@ -12,7 +12,7 @@ import hypothesis
 from hypothesis import given
 from hypothesis.errors import Flaky, HypothesisException
 
-from properties.errors import AdapterError, UnknownError, ViolationError
+from properties.errors import AdapterError, NotOfferedError, UnknownError, ViolationError
 from properties.lanes import LANES, Lane, reproducible_hypothesis, seeded
 from properties.literals import call_literal
 from properties.registry import Property, catalogue, find
@@ -57,6 +57,7 @@ class _Log:
         self.cases = 0
         self.unknown: dict[str, int] = {}
         self.undecided = 0
+        self.left_out = 0
         self.worst_ratio: float | None = None
         self.worst_what = ""
         self.figures: dict[str, Any] = {}
@@ -160,6 +161,9 @@ def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, 
                 entry.function(subject, **drawn)
             except UnknownError as reason:
                 case.unknown.append(str(reason))
+            except NotOfferedError as reason:
+                case.unknown.append(str(reason))
+                log.left_out += 1
             except (AdapterError, ViolationError) as error:
                 log.failure = (error, case)
                 raise
@@ -190,6 +194,10 @@ def _summarise(outcome: Outcome, log: _Log) -> None:
     outcome.cases, outcome.unknown = log.cases, log.undecided
     outcome.worst_ratio, outcome.worst_what = log.worst_ratio, log.worst_what
     outcome.figures = log.figures
+    if outcome.verdict == "passed" and 0 < log.cases == log.left_out:
+        outcome.verdict, outcome.unknown = "not offered", 0
+        outcome.message = next(iter(log.unknown))
+        return
     if outcome.verdict == "passed" and log.undecided > UNKNOWN_CAP * log.cases:
         reason = max(log.unknown, key=lambda text: log.unknown[text])
         outcome.verdict = "unknown"

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from properties.checks import note_figure, require, unknown, within
-from properties.errors import UnknownError
+from properties.errors import NotOfferedError, UnknownError
 from properties.execution import Outcome, judge, judge_all
 from properties.lanes import LANES
 from properties.loading import subject_of
@@ -93,6 +94,22 @@ def test_missing_methods_are_not_offered_rather_than_passed() -> None:
     assert outcome.message == "needs route"
 
 
+def test_a_part_that_no_case_offers_is_not_offered_and_one_that_some_lack_is_unknown() -> None:
+    def sometimes(subject: Subject, number: int) -> None:
+        if number > 0:
+            raise NotOfferedError("route returned no cutoff")
+
+    def verdict(numbers: Any) -> Outcome:
+        entry = pinned(sometimes, number=numbers)
+        return judge(entry, subject_of(adapters.Minimal()), LANES["gate"])
+
+    outcome = verdict(st.integers(1, 9))
+    assert (outcome.verdict, outcome.message) == ("not offered", "route returned no cutoff")
+    assert outcome.unknown == 0
+    assert verdict(st.integers(0, 9)).verdict == "unknown"
+    assert verdict(st.just(0)).verdict == "passed"
+
+
 def test_too_many_unknown_cases_are_no_pass() -> None:
     def undecided(subject: Subject) -> None:
         raise UnknownError("no certificate")
@@ -152,8 +169,6 @@ def test_the_gate_lane_repeats_itself_and_a_seed_changes_it() -> None:
 def test_draws_do_not_depend_on_the_modules_around(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hypothesis import strategies as st
-
     drawn: list[list[int]] = []
 
     def remember(subject: Subject, number: int) -> None:
