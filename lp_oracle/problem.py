@@ -11,7 +11,6 @@ Legend of shapes: M tokens, N routed experts.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ UNIT_ROUNDOFF = 2.0**-53
 SMALLEST = 2.0**-1074  # error of one operation that underflows
 
 
-def exact(values: ArrayLike) -> Array:
+def exact(values: ArrayLike | Sequence[Number]) -> Array:
     """The same numbers as Python rationals in an object array, so that arithmetic on them is exact.
 
     Floats become the ``Fraction`` they stand for, integers become ``int``. Raises ValueError for
@@ -41,14 +40,14 @@ def exact(values: ArrayLike) -> Array:
 
 
 def _rational(value: Any) -> int | Fraction:
-    if isinstance(value, Rational):
-        fraction = Fraction(value)
-        return fraction.numerator if fraction.denominator == 1 else fraction
-    if not isinstance(value, float):
+    if isinstance(value, float | np.floating):
+        if not np.isfinite(value):
+            raise ValueError(f"{value} has no exact value; use finite numbers")
+        return Fraction(*value.as_integer_ratio())
+    if not isinstance(value, Rational):
         raise TypeError(f"{value!r} is not a real number; use int, float or fractions.Fraction")
-    if not math.isfinite(value):
-        raise ValueError(f"{value!r} has no exact value; use finite numbers")
-    return Fraction(value)
+    fraction = Fraction(value)
+    return fraction.numerator if fraction.denominator == 1 else fraction
 
 
 def _object_array(values: Sequence[int | Fraction]) -> Array:
