@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,9 @@ from properties.protocol import (
     number_format,
 )
 from properties.rounding import Arithmetic, Ball
+
+
+_arithmetic = lru_cache(Arithmetic)
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,12 @@ class Subject:
     def arithmetic(self) -> Arithmetic:
         """The formats of activation, experts, norm and layer."""
         precision = self.precision
-        return Arithmetic(precision.compute, precision.accumulate, precision.storage)
+        return _arithmetic(precision.compute, precision.accumulate, precision.storage)
 
     def routing_arithmetic(self, stored: str | None = None) -> Arithmetic:
         """The formats of scores, bias and weights; ``stored`` is the one that results came in."""
         routing = self.precision.routing_format
-        return Arithmetic(routing, routing, stored or routing)
+        return _arithmetic(routing, routing, stored or routing)
 
     def ball(self, values: Array) -> Any:
         """Values that the implementation is given, as exact balls; the reference takes them."""
