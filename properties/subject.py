@@ -45,7 +45,6 @@ from properties.protocol import (
 )
 from properties.rounding import Arithmetic, Ball
 
-
 _arithmetic = lru_cache(Arithmetic)
 
 
