@@ -97,6 +97,11 @@ def test_masked_and_nan_tokens_are_left_out() -> None:
     poisoned = logits.clone()
     poisoned[~mask, 4] = torch.nan
     assert torch.equal(quantile_update(poisoned, bias, top_k=2), expected)
+    poisoned[1] = torch.nan
+    mask[1] = True
+    rest = mask & (torch.arange(40) != 1)
+    both = quantile_update(poisoned, bias, top_k=2, mask=mask)
+    assert torch.equal(both, quantile_update(logits[rest], bias, top_k=2))
 
 
 def test_without_cutoff_or_tokens_the_bias_stays() -> None:
