@@ -50,9 +50,11 @@ def _astype_keeping_strides(
     high = sum(
         step * (size - 1) for step, size in zip(steps, values.shape, strict=True) if step > 0
     )
-    buffer = np.zeros(high - low + 1, dtype)
-    strided: Array = np.lib.stride_tricks.as_strided(
-        buffer[-low:], values.shape, [step * dtype.itemsize for step in steps]
+    size = dtype.itemsize
+    memory = np.zeros((high - low + 1) * size, np.uint8)
+    # Not as_strided, which does not know every format of ml_dtypes.
+    strided: Array = np.ndarray(
+        values.shape, dtype, memory, -low * size, [step * size for step in steps]
     )
     strided[...] = content.astype(dtype)
     return strided
