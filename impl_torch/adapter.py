@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from torch import Tensor
 import impl_torch
 from impl_torch.arrays import Array, poison, to_array, to_tensor, torch_dtype
 from impl_torch.boundary import (
+    Handed,
     Inputs,
     TorchBalancer,
+    by_checkpoint_name,
     checked_routing,
     checked_tensor,
     mapped,
@@ -89,6 +92,7 @@ class TorchImplementation:
 
     Raises, from the methods:
         TypeError: a forward returned something else, or a result that autograd cannot follow.
+        RuntimeError: a forward changed one of its inputs in place.
     """
 
     name: str
@@ -107,7 +111,17 @@ class TorchImplementation:
             raise AttributeError(f"{type(self).__name__} does not offer {name}: it has no {needs}")
         if name.endswith("_vjp") and not self.differentiable:
             raise AttributeError(f"{type(self).__name__} does not offer {name}: no gradients")
-        return getattr(self, f"_{name}")
+        return partial(self._watched, needs, getattr(self, f"_{name}"))
+
+    def _watched(self, forward: str, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a method, and see that the forward left its tensors as they were.
+
+        The arrays themselves are read only, but the forward works on copies.
+        """
+        handed = self._handed = Handed()
+        result = method(*args, **kwargs)
+        handed.check(forward)
+        return result
 
     def poison(self) -> None:
         """Fill freed memory with NaN, as far as the allocator hands it out again."""
@@ -183,7 +197,8 @@ class TorchImplementation:
             bias=None if bias is None else self._routing(bias),
             enabled=enabled,
         )
-        return TorchBalancer(made, self._routing, self._plain, _routing_arrays)
+        dtype = torch_dtype(self.precision.routing_format)
+        return TorchBalancer(made, dtype, self.device, _routing_arrays)
 
     def _experts(
         self,
@@ -252,13 +267,15 @@ class TorchImplementation:
     # Tensors in the two groups of formats that the protocol names, and as they come.
 
     def _storage(self, array: Array) -> Tensor:
-        return to_tensor(array, torch_dtype(self.precision.storage), self.device)
+        dtype = torch_dtype(self.precision.storage)
+        return self._handed.add(to_tensor(array, dtype, self.device))
 
     def _routing(self, array: Array) -> Tensor:
-        return to_tensor(array, torch_dtype(self.precision.routing_format), self.device)
+        dtype = torch_dtype(self.precision.routing_format)
+        return self._handed.add(to_tensor(array, dtype, self.device))
 
     def _plain(self, array: Array | None) -> Tensor | None:
-        return None if array is None else to_tensor(array, device=self.device)
+        return None if array is None else self._handed.add(to_tensor(array, device=self.device))
 
     def _expert_tensors(self, parameters: ExpertParameters) -> ExpertParameters:
         return mapped(self._storage, parameters)
@@ -346,7 +363,7 @@ class StableLatentMoE(TorchImplementation):
         """The module ``LatentMoE`` over the given parameters."""
         return impl_torch.latent_moe(
             x,
-            _by_checkpoint_name(parameters),
+            by_checkpoint_name(parameters),
             top_k=config.top_k,
             beta_gate=config.beta_gate,
             beta_up=config.beta_up,
@@ -384,20 +401,3 @@ def _routing_arrays(what: str, value: Any) -> Routing:
         to_array(checked_tensor(f"{what}: weights", weights)),
         None if cutoff is None else to_array(checked_tensor(f"{what}: cutoff", cutoff)),
     )
-
-
-def _by_checkpoint_name(parameters: Any) -> dict[str, Tensor]:
-    routed, shared = parameters.experts, parameters.shared_experts
-    return {
-        "gate.weight": parameters.gate_weight,
-        "gate.e_score_correction_bias": parameters.e_score_correction_bias,
-        "routed_expert_down_proj.weight": parameters.routed_expert_down_proj,
-        "experts.gate_proj": routed.gate_proj,
-        "experts.up_proj": routed.up_proj,
-        "experts.down_proj": routed.down_proj,
-        "routed_expert_norm.weight": parameters.routed_expert_norm,
-        "routed_expert_up_proj.weight": parameters.routed_expert_up_proj,
-        "shared_experts.gate_proj.weight": shared.gate_proj.flatten(0, 1),
-        "shared_experts.up_proj.weight": shared.up_proj.flatten(0, 1),
-        "shared_experts.down_proj.weight": shared.down_proj.transpose(0, 1).flatten(1),
-    }

@@ -12,9 +12,18 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from impl_torch.arrays import Array, to_array, torch_dtype
+from impl_torch.arrays import Array, to_array, to_tensor, torch_dtype
 
-__all__ = ["Inputs", "TorchBalancer", "checked_routing", "checked_tensor", "mapped", "refilled"]
+__all__ = [
+    "Handed",
+    "Inputs",
+    "TorchBalancer",
+    "by_checkpoint_name",
+    "checked_routing",
+    "checked_tensor",
+    "mapped",
+    "refilled",
+]
 
 Parameters = TypeVar("Parameters")
 
@@ -65,6 +74,41 @@ def refilled(parameters: Parameters, values: list[Array]) -> Parameters:
     return mapped(lambda _: next(remaining), parameters)
 
 
+def by_checkpoint_name(parameters: Any) -> dict[str, Tensor]:
+    """The protocol's layer parameters as the state dict of a ``LatentMoE``."""
+    routed, shared = parameters.experts, parameters.shared_experts
+    return {
+        "gate.weight": parameters.gate_weight,
+        "gate.e_score_correction_bias": parameters.e_score_correction_bias,
+        "routed_expert_down_proj.weight": parameters.routed_expert_down_proj,
+        "experts.gate_proj": routed.gate_proj,
+        "experts.up_proj": routed.up_proj,
+        "experts.down_proj": routed.down_proj,
+        "routed_expert_norm.weight": parameters.routed_expert_norm,
+        "routed_expert_up_proj.weight": parameters.routed_expert_up_proj,
+        "shared_experts.gate_proj.weight": shared.gate_proj.flatten(0, 1),
+        "shared_experts.up_proj.weight": shared.up_proj.flatten(0, 1),
+        "shared_experts.down_proj.weight": shared.down_proj.transpose(0, 1).flatten(1),
+    }
+
+
+class Handed:
+    """Tensors handed to a forward, which must find the same bits in them as before."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Tensor, bytes]] = []
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """The tensor, from now on watched."""
+        self._before.append((tensor, to_array(tensor).tobytes()))
+        return tensor
+
+    def check(self, what: str) -> None:
+        """Raise RuntimeError, naming ``what``, if a watched tensor has changed."""
+        if any(to_array(tensor).tobytes() != before for tensor, before in self._before):
+            raise RuntimeError(f"{what} changed one of its inputs in place; work on a copy")
+
+
 class Inputs:
     """The tensors that gradients are taken with respect to, in the order they were added."""
 
@@ -102,14 +146,14 @@ class TorchBalancer:
     def __init__(
         self,
         inner: Any,
-        routing: Callable[[Array], Tensor],
-        plain: Callable[[Array | None], Tensor | None],
+        dtype: torch.dtype,
+        device: torch.device | str,
         result: Callable[[str, Any], Any],
     ) -> None:
-        """Wrap ``inner``, given how logits and masks become tensors and routings become arrays."""
+        """Wrap ``inner``, given the format of its logits and how a routing becomes arrays."""
         self._inner = inner
-        self._to_routing = routing
-        self._to_plain = plain
+        self._dtype = dtype
+        self._device = device
         self._result = result
 
     def __getattr__(self, name: str) -> Any:
@@ -127,15 +171,17 @@ class TorchBalancer:
     def histogram(self) -> Array | None:
         """The pending counts (N, B), a copy, or None where none are kept."""
         counts = self._inner.histogram
-        return (
-            None if counts is None else to_array(checked_tensor("the balancer's histogram", counts))
-        )
+        if counts is None:
+            return None
+        return to_array(checked_tensor("the balancer's histogram", counts))
 
     def observe(self, logits: Array, *, training: bool = True, mask: Array | None = None) -> Any:
         """Route a micro-batch with the present bias and, in training, count it."""
-        out = self._inner.observe(
-            self._to_routing(logits), training=training, mask=self._to_plain(mask)
-        )
+        handed = Handed()
+        tensor = handed.add(to_tensor(logits, self._dtype, self._device))
+        valid = None if mask is None else handed.add(to_tensor(mask, device=self._device))
+        out = self._inner.observe(tensor, training=training, mask=valid)
+        handed.check("the balancer's observe")
         return self._result("the balancer's observe", out)
 
     def update(self) -> None:
@@ -147,7 +193,8 @@ class TorchBalancer:
         return {key: to_array(state[key]) for key in _STATE}
 
     def _load_state_dict(self, state: Mapping[str, Array]) -> None:
-        tensors = {key: self._to_plain(state[key]) for key in _STATE if key in state}
+        known = [key for key in _STATE if key in state]
+        tensors = {key: to_tensor(state[key], device=self._device) for key in known}
         self._inner.load_state_dict(tensors)
 
     def _to(self, dtype: str) -> None:

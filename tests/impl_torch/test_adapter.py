@@ -309,6 +309,27 @@ def test_results_without_gradient_are_named() -> None:
         Detached().situ_glu_vjp(*[np.ones(2, np.float32)] * 3, **BETAS)
 
 
+def test_forwards_that_work_in_place_are_named() -> None:
+    class InPlace(Activation):
+        def situ_glu_forward(self, gate: torch.Tensor, up: torch.Tensor, **_: float) -> Any:
+            return up.data.mul_(2) + gate
+
+        def make_balancer(self, **_: Any) -> Any:
+            return self
+
+        def observe(self, logits: torch.Tensor, **_: Any) -> Any:
+            logits += 1
+            return logits, logits, None
+
+    x = np.array([1.0, np.nan], np.float32)
+    with pytest.raises(RuntimeError, match="situ_glu_forward changed one of its inputs"):
+        InPlace().situ_glu(x, x, **BETAS)
+    with pytest.raises(RuntimeError, match="situ_glu_forward changed one of its inputs"):
+        InPlace().situ_glu_vjp(x, x, x, **BETAS)
+    with pytest.raises(RuntimeError, match="the balancer's observe changed one of its inputs"):
+        InPlace().balancer(num_experts=1, top_k=1).observe(np.ones((2, 1), np.float32))
+
+
 @pytest.mark.parametrize("result", [None, (1, 2), [1, 2, 3]])
 def test_routings_that_are_no_triples_are_named(result: Any) -> None:
     class Wrong(TorchImplementation):
