@@ -85,7 +85,7 @@ def margin_radius(problem: AssignmentProblem, alpha_M: Array, beta_N: Array) -> 
 
     The step compares fl(s - beta), off by u(|s| + |beta|), and the margin subtracts twice, off by
     u(|s - alpha| + |margin|): together at most u(3|s| + 2|alpha| + 2|beta|) and terms in u^2.
-    Points inside an interval are clipped to it and add nothing. 0 in exact arithmetic.
+    A rule's interpolation stays inside its interval and adds nothing. 0 in exact arithmetic.
     """
     size = np.abs(problem.scores).max() + np.abs(alpha_M).max() + np.abs(beta_N).max()
     return problem.rounding(4, float(size))
@@ -94,8 +94,8 @@ def margin_radius(problem: AssignmentProblem, alpha_M: Array, beta_N: Array) -> 
 def order_statistic(values: Array, rank: Fraction, axis: int) -> Array:
     """The value at the 1-based descending ``rank`` along ``axis``, interpolated between two ranks.
 
-    The result never leaves the interval between them, also after rounding. Ranks outside 1..size
-    mean the nearest end.
+    Rounding is monotone, so the result never leaves the interval between them. Ranks outside
+    1..size mean the nearest end.
     """
     size = values.shape[axis]
     rank = min(max(rank, Fraction(1)), Fraction(size))
@@ -106,8 +106,8 @@ def order_statistic(values: Array, rank: Fraction, axis: int) -> Array:
         return upper
     lower = ascending.take(size - last, axis=axis)
     weight: Any = rank - first if values.dtype == np.dtype(object) else float(rank - first)
-    inside: Array = np.maximum(upper + weight * (lower - upper), lower)
-    return np.minimum(inside, upper)
+    between: Array = upper + weight * (lower - upper)
+    return between
 
 
 def token_interval(scores: ArrayLike, expert_multipliers: ArrayLike, top_k: int) -> Interval:

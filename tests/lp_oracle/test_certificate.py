@@ -62,6 +62,47 @@ def test_exact_arithmetic_sees_the_smallest_deviation() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("x", "failure"),
+    [
+        ([[1, 0, 0], [1, 0, 0], [0, 0, 1]], "columns"),
+        ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], "rows"),
+        ([[1, 1, -1], [0, 0, 1], [0, 0, 1]], "bounds"),
+        ([[0, 1, 0], [1, 0, 0], [0, 0, 1]], "complementary slackness"),
+    ],
+)
+def test_each_condition_on_x_can_fail_without_the_one_before_it(
+    x: list[list[int]], failure: str
+) -> None:
+    assert certify(SCORES, 1, x, ALPHA, BETA).failures[0] == failure
+
+
+def test_an_assignment_above_one_is_out_of_bounds() -> None:
+    x = [[2, 0, 0], [0, 1, 1], [0, 1, 1]]
+    certificate = certify(SCORES, 2, x, [0, 0, 0], [0, 0, 0])
+    assert certificate.failures[0] == "bounds"
+    assert certificate.bounds.value == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "change", "failures"),
+    [
+        ((0, 0), 1, ("complementary slackness", "gap")),  # x = 1: v = 1
+        ((0, 1), 1, ("complementary slackness", "gap")),  # x = 0: w = 1
+        ((0, 0), -1, ("dual feasibility", "complementary slackness", "gap")),  # w below the margin
+        ((0, 1), -1, ("dual feasibility", "complementary slackness", "gap")),  # w below zero
+    ],
+)
+def test_each_bound_multiplier_counts(
+    entry: tuple[int, int], change: int, failures: tuple[str, ...]
+) -> None:
+    w = np.maximum(SCORES - ALPHA[:, None] - BETA, 0)
+    w[entry] += change
+    certificate = certify(SCORES, 1, OPTIMUM, ALPHA, BETA, bound_multipliers=w)
+    assert certificate.failures == failures
+    assert {certificate.dual_feasibility.value, certificate.gap.value} <= {0, 1}
+
+
 def test_fractional_optimum_is_certified_exactly() -> None:
     """q = 2/5: no 0/1 assignment is feasible, the certificate does not ask for one."""
     scores = np.array([[1, 3, 5, 8, 9], [7, 4, 0, 2, 6]])
@@ -149,6 +190,16 @@ def test_radii_cover_the_rounding_of_every_residual() -> None:
     # x - 1 is a multiple of the last place of x, and so exact wherever it is positive.
     assert set(worst) == {residual.name for residual in rounded.residuals} - {"bounds"}
     assert min(worst.values()) > 1e-3, worst
+
+
+def test_radius_of_the_gap_covers_a_hinge_that_rounds_to_one_side() -> None:
+    """All 400 hinges lose the same digits to alpha = -beta = 1e8."""
+    scores, x = np.full((20, 20), 0.1), np.eye(20)
+    alpha, beta = np.full(20, 1e8), np.full(20, -1e8)
+    rounded = certify(scores, 1, x, alpha, beta)
+    true = certify(exact(scores), 1, exact(x), exact(alpha), exact(beta))
+    error = abs(float(exact([rounded.gap.value])[0] - true.gap.value))
+    assert rounded.gap.radius / 20 < error <= rounded.gap.radius
 
 
 def test_prints_every_condition() -> None:

@@ -46,6 +46,15 @@ def test_integer_scores_do_not_overflow_or_round() -> None:
     assert value == -2 * big + 3 * 2**63 + 1
 
 
+def test_float_multipliers_of_exact_scores_are_taken_exactly() -> None:
+    value = dual_objective([[3, 0], [1, 2]], [0.1, 0.2], [0.3, 0.0], 1)
+    tenth, fifth, third = Fraction(0.1), Fraction(0.2), Fraction(0.3)
+    hinges = (3 - tenth - third) + (1 - fifth - third) + (2 - fifth)
+    assert value == tenth + fifth + third + hinges
+    with pytest.raises(ValueError, match="nan has no exact value"):
+        dual_objective([[3, 0]], [np.nan], [0, 0], 1)
+
+
 def test_weak_duality_is_exact_for_rational_multipliers() -> None:
     rng = np.random.default_rng(0)
     for m, n, top_k in [(3, 3, 1), (2, 4, 2), (2, 5, 1), (4, 3, 2)]:
