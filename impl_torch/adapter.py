@@ -37,7 +37,6 @@ from properties.protocol import (
 
 __all__ = ["BFloat16", "Float32", "Float64", "StableLatentMoE", "TorchImplementation"]
 
-
 # Each protocol method and what a subclass has to define for it to be offered.
 _NEEDS: Mapping[str, str] = {
     "situ_glu": "situ_glu_forward",
@@ -71,13 +70,13 @@ class TorchImplementation:
                 capped = beta_up * torch.tanh(up / beta_up)
                 return beta_gate * torch.tanh(gate / beta_gate) * torch.sigmoid(gate) * capped
 
-    A protocol method is there if and only if the subclass defines the forward it needs, under the
-    protocol's name followed by ``_forward`` and with the protocol's arguments as tensors: hidden
-    states and parameters in ``precision.storage``, logits, bias and weights in the routing format,
-    ids int64, masks bool, all with the strides of the arrays. So ``hasattr(Mine(), "route")`` is
-    False above. Every ``_vjp`` comes from autograd of the forward; ``differentiable = False``
-    offers none. Setting an inherited forward to None withdraws it; a method defined under the
-    protocol's own name is taken as it is, NumPy arrays and all.
+    A protocol method is there if and only if its forward is: ``hasattr(Mine(), "route")`` is False.
+    A forward has the protocol's name followed by ``_forward`` and the protocol's arguments as
+    tensors: hidden states and parameters in ``precision.storage``, logits, bias and weights in the
+    routing format, ids and masks as they come, all with the strides of the arrays. Every ``_vjp``
+    comes from autograd of the forward; ``differentiable = False`` offers none. Setting an
+    inherited forward to None withdraws it; a method defined under the protocol's own name is taken
+    as it is, NumPy arrays and all.
 
     Forwards return tensors whose format is passed on unchanged, except:
 
@@ -114,10 +113,7 @@ class TorchImplementation:
         return partial(self._watched, needs, getattr(self, f"_{name}"))
 
     def _watched(self, forward: str, method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a method, and see that the forward left its tensors as they were.
-
-        The arrays themselves are read only, but the forward works on copies.
-        """
+        # The arrays are read only, but the forward works on copies.
         handed = self._handed = Handed()
         result = method(*args, **kwargs)
         handed.check(forward)
