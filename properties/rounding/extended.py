@@ -100,10 +100,11 @@ def safe_divisors(number: Format) -> tuple[float, float]:
 def divide(x: Interval, y: Interval, number: Format) -> Interval:
     low, high = safe_divisors(number)
     singular = y.holds_zero | (np.minimum(np.abs(y.low), np.abs(y.high)) < low)
-    nan = (x.holds_infinity & y.holds_infinity) | (x.holds_zero & singular)
-    corners = (x.low / y.low, x.low / y.high, x.high / y.low, x.high / y.high)
     # The reciprocal of a huge divisor may be flushed to zero before it meets x.
-    lost = np.where((y.size > high) & ~np.isinf(y.low), x.size * number.underflow, 0.0)
+    huge = y.size > high
+    nan = (x.holds_infinity & huge) | (x.holds_zero & singular)
+    corners = (x.low / y.low, x.low / y.high, x.high / y.low, x.high / y.high)
+    lost = np.where(huge & ~np.isinf(y.low), x.size * number.underflow, 0.0)
     return Interval(
         np.where(singular, -np.inf, np.minimum.reduce(corners) - lost),
         np.where(singular, np.inf, np.maximum.reduce(corners) + lost),
@@ -159,18 +160,20 @@ def binary(
 
 
 class _Special(NamedTuple):
-    """Where an operand is exactly NaN, possibly NaN, exactly infinite, exactly 0."""
+    """Where an operand is exactly NaN, possibly NaN, exactly infinite, exactly 0, or any number."""
 
     exact_nan: Bools
     unknown: Bools
     exact_infinity: Bools
     exact_zero: Bools
+    anything: Bools
 
     @classmethod
     def of(cls, x: Ball) -> _Special:
         exact, nan = x.radius == 0.0, np.isnan(x.value)
         zero = (x.value == 0.0) & exact
-        return cls(nan & exact, nan & ~exact, np.isinf(x.value) & exact, zero)
+        infinity = np.isinf(x.value) & exact
+        return cls(nan & exact, nan & ~exact, infinity, zero, np.isinf(x.radius))
 
 
 def _settled(
@@ -185,7 +188,9 @@ def _settled(
     share: Any,
 ) -> Ball:
     low, high = result.low, result.high
-    exact_nan, unknown, infinite, zero = (_anywhere(which) for which in zip(*special, strict=True))
+    exact_nan, unknown, infinite, zero, anything = (
+        _anywhere(which) for which in zip(*special, strict=True)
+    )
     certain = (low == high) & np.isinf(low) & (low == z) & infinite
     spread = np.maximum(_gap(high, z), _gap(z, low))
     magnitude = np.abs(z) + spread
@@ -193,7 +198,9 @@ def _settled(
     exactly_zero = (magnitude == 0.0) & (zero | infinite)
     anew = spread + magnitude * share + np.where(exactly_zero, 0.0, rule.underflow)
     overflow = ~(magnitude * (1.0 + share) <= rule.reach)
-    anew = np.where(inside, radius, np.where(overflow, np.inf, anew))
+    # One bound of an operand may make the radius finite, yet so large that all would pass. Only
+    # bounds of the result on both sides lead back from an infinite radius.
+    anew = np.where(inside, radius, np.where(overflow | anything, np.inf, anew))
     if known.is_finite(bounds):
         anew = np.minimum(anew, np.maximum(bounds[1] - z, z - bounds[0]))
 

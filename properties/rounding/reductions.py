@@ -24,9 +24,11 @@ __all__ = ["matmul", "maximum", "mean", "minimum", "total"]
 
 
 @takes_function(np.sum)
-def total(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False) -> Ball:
+def total(
+    arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False, **others: Any
+) -> Ball:
     """The sum in any order, in the accumulate format; then in compute if that is coarser."""
-    ball = _ball("np.sum", x)
+    ball = _ball("np.sum", x, others)
     bounds = known.NON_NEGATIVE if ball.bounds[0] >= 0.0 else known.FREE
     terms = _Terms.of(ball, axis, keepdims)
     additions = np.maximum(terms.count - 1.0, 0.0)
@@ -36,9 +38,11 @@ def total(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = 
 
 
 @takes_function(np.mean)
-def mean(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False) -> Ball:
+def mean(
+    arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False, **others: Any
+) -> Ball:
     """The sum divided by the number of elements, which the formats are assumed to hold."""
-    ball = _ball("np.mean", x)
+    ball = _ball("np.mean", x, others)
     summed = total(arithmetic, ball, axis, keepdims=keepdims)
     count = ball.size / summed.size if summed.size else 0.0
     rule = arithmetic.rules["mean"]
@@ -160,17 +164,21 @@ def _special_terms(
 
 
 @takes_function(np.max)
-def maximum(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False) -> Ball:
-    """The largest element: the radius is the largest one among those that may be it."""
-    ball = _ball("np.max", x)
+def maximum(
+    arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False, **others: Any
+) -> Ball:
+    """The largest element; those whose ball ends below it leave no trace in the radius."""
+    ball = _ball("np.max", x, others)
     z = _most(ball.value, axis=axis, keepdims=keepdims)
     radius: Any = None
     if ball.spread is not None:
         best = _most(ball.value, axis=axis, keepdims=True)
-        own = np.where(ball.value == best, ball.spread, 0.0)
-        reach = _most(own, axis=axis, keepdims=True) + ball.spread
-        rival = ~(best - ball.value > reach)
-        radius = _most(np.where(rival, ball.spread, 0.0), axis=axis, keepdims=keepdims)
+        own = _most(np.where(ball.value == best, ball.spread, 0.0), axis=axis, keepdims=True)
+        gap = best - ball.value
+        # Roundings of this difference are relative to the two radii where it matters.
+        over = ball.spread - gap + (own + ball.spread) * 2.0**-50
+        over = np.where(np.isnan(over) & (ball.spread > 0.0), np.inf, over)
+        radius = _most(np.fmax(over, own), axis=axis, keepdims=keepdims)
     nan = np.isnan(z)
     if np.count_nonzero(nan):  # formats differ in whether a NaN wins
         radius = np.where(nan, np.inf, 0.0 if radius is None else radius)
@@ -178,9 +186,11 @@ def maximum(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool 
 
 
 @takes_function(np.min)
-def minimum(arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False) -> Ball:
+def minimum(
+    arithmetic: Arithmetic, x: Any, axis: Any = None, *, keepdims: bool = False, **others: Any
+) -> Ball:
     """The smallest element."""
-    ball = _ball("np.min", x)
+    ball = _ball("np.min", x, others)
     flipped = made(-ball.value, ball.spread, arithmetic, known.negated(ball.bounds))
     result = maximum(arithmetic, flipped, axis, keepdims=keepdims)
     return made(-result.value, result.spread, arithmetic, ball.bounds)
@@ -217,7 +227,7 @@ def matmul(x: Ball, y: Ball) -> Ball:
     if product > arithmetic.accumulated.roundoff:
         radius = radius + _final_rounding(value, radius, count, arithmetic)
     radius = radius * (1.0 + (length + 8.0) * REFERENCE_ROUNDOFF)
-    return _multiplied(x, y, terms, radius)
+    return _multiplied(x, y, terms, radius, share)
 
 
 def _products(x: Ball, y: Ball, x_size: Float64s, y_size: Float64s) -> Any:
@@ -232,14 +242,15 @@ def _products(x: Ball, y: Ball, x_size: Float64s, y_size: Float64s) -> Any:
     return np.matmul(x_filled.astype(np.float64), y_filled.astype(np.float64))
 
 
-def _multiplied(x: Ball, y: Ball, terms: _Terms, radius: Any) -> Ball:
+def _multiplied(x: Ball, y: Ball, terms: _Terms, radius: Any, share: Any) -> Ball:
     arithmetic = x.arithmetic
     rule = _sum_rule(arithmetic)
     inside = terms.gauge + radius <= rule.largest
     if np.count_nonzero(inside) == inside.size:
         return made(terms.value, radius, arithmetic)
     # Partial sums of both signs beyond the largest number can meet as inf - inf.
-    clash = ~(terms.gauge + radius - np.abs(terms.value) <= 2.0 * rule.largest * (1.0 - rule.share))
+    smaller = 0.5 * (terms.gauge - np.abs(terms.value)) * (1.0 + share)
+    clash = ~(smaller <= rule.largest)
     unknown = clash | np.isnan(terms.value) | rule.overflow_is_nan
     x_nan, y_nan = (
         (np.isnan(ball.value) & (ball.radius == 0.0)).astype(np.float64) for ball in (x, y)
@@ -249,7 +260,9 @@ def _multiplied(x: Ball, y: Ball, terms: _Terms, radius: Any) -> Ball:
     return made(value, np.where(inside, radius, np.where(exact, 0.0, np.inf)), arithmetic)
 
 
-def _ball(name: str, x: Any) -> Ball:
+def _ball(name: str, x: Any, others: dict[str, Any]) -> Ball:
+    if others:
+        refuse(f"{name} with {', '.join(others)}")
     if not isinstance(x, Ball):
         refuse(f"{name} of {type(x).__name__}")
     return x

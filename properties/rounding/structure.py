@@ -121,9 +121,9 @@ def where(arithmetic: Arithmetic, condition: Any, *branches: Any) -> Ball:
         radius = np.where(chosen, x.radius, y.radius)
     doubt = condition.doubt if isinstance(condition, Decision) else None
     if doubt is not None and np.count_nonzero(doubt):
-        radius = np.where(
-            doubt, np.maximum(_reach(x, value), _reach(y, value)), 0.0 if radius is None else radius
-        )
+        both = np.maximum(_reach(x, value), _reach(y, value))
+        radius = np.where(doubt, both, 0.0 if radius is None else radius)
+        value = np.where(doubt & (np.isnan(x.value) | np.isnan(y.value)), np.nan, value)
     return made(value, radius, arithmetic, known.hull(x.bounds, y.bounds))
 
 
@@ -151,8 +151,12 @@ def minimum(x: Ball, y: Ball) -> Ball:
 def _extreme(x: Ball, y: Ball, z: Any, first: Any, bounds: known.Bounds) -> Ball:
     radius: Any = None
     if x.spread is not None or y.spread is not None:
-        radius = np.where(first, x.radius, y.radius)
-        radius = np.where(_overlap(x, y), np.maximum(x.radius, y.radius), radius)
+        own, other = np.where(first, x.radius, y.radius), np.where(first, y.radius, x.radius)
+        gap = np.abs(x.value - y.value)
+        # Roundings of this difference are relative to the two radii where it matters.
+        over = other - gap + (own + other) * 2.0**-50
+        over = np.where(np.isnan(over), np.inf, np.maximum(own, over))
+        radius = np.where(_overlap(x, y), over, own)
     nan = np.isnan(z)
     if np.count_nonzero(nan):  # formats differ in whether a NaN wins
         radius = np.where(nan, np.inf, 0.0 if radius is None else radius)

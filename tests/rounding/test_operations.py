@@ -1,0 +1,172 @@
+"""Each operation: no machine leaves the ball, and the ball is not much larger than it has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mpmath
+import numpy as np
+import pytest
+
+from properties.rounding import Ball, ratio
+from properties.rounding.arithmetic import Arithmetic
+from tests.rounding.programs import DIGITS, IN_DIGITS, digits, distance_over_radius
+from tests.rounding.simulation import FORMATS, Machine, drawn, machines
+
+SHAPE = (40, 8)
+MACHINES = 40
+
+# A radius this many times the worst error that was ever seen would not bite.
+LOOSEST = 100.0
+
+
+class Case(NamedTuple):
+    """One operation three ways, and the powers of ten its arguments are drawn from."""
+
+    on_balls: Callable[..., Any]
+    on_machine: Callable[..., Any]
+    arguments: int = 1
+    exponents: tuple[float, float] = (-1.5, 1.5)
+    positive: bool = False
+
+
+CASES: dict[str, Case] = {
+    "add": Case(np.add, Machine.add, 2),
+    "subtract": Case(np.subtract, Machine.subtract, 2),
+    "multiply": Case(np.multiply, Machine.multiply, 2),
+    "divide": Case(np.divide, Machine.divide, 2),
+    "multiply_add": Case(lambda x, y, z: x * y + z, Machine.multiply_add, 3),
+    "square": Case(np.square, Machine.square),
+    "sqrt": Case(np.sqrt, Machine.sqrt, positive=True),
+    "over_root": Case(
+        lambda x, y: x / np.sqrt(np.abs(y)), lambda m, x, y: m.over_root(x, np.abs(y)), 2
+    ),
+    "exp": Case(np.exp, Machine.exp, exponents=(-3.0, 0.9)),
+    "tanh": Case(np.tanh, Machine.tanh, exponents=(-4.0, 1.0)),
+    "sigmoid": Case(
+        lambda x: np.where(x >= 0, 1.0, np.exp(-np.abs(x))) / (1.0 + np.exp(-np.abs(x))),
+        Machine.sigmoid,
+        exponents=(-3.0, 0.9),
+    ),
+    "positive": Case(lambda x: np.positive(1.25 * x), lambda m, x: m.store(m.multiply(1.25, x))),
+    "sum": Case(lambda x: np.sum(x, axis=-1), Machine.sum, exponents=(-0.5, 0.5)),
+    "mean": Case(lambda x: np.mean(x, axis=-1), Machine.mean, exponents=(-0.5, 0.5)),
+    "matmul": Case(
+        lambda x, y: x @ y.T, lambda m, x, y: m.matmul(x, y.T), 2, exponents=(-0.5, 0.5)
+    ),
+}
+
+
+# The same operations on mpmath numbers, where they are not steps of the random programs.
+IN_MANY_DIGITS: dict[str, Callable[..., Any]] = {
+    **IN_DIGITS,
+    "over_root": lambda x, y: IN_DIGITS["divide"](x, IN_DIGITS["sqrt"](y)),
+    "sum": lambda x: np.sum(x, axis=-1),
+    "mean": lambda x: np.sum(x, axis=-1) / mpmath.mpf(SHAPE[1]),
+    "matmul": lambda x, y: x @ y.T,
+}
+
+
+def arguments(case: Case, arithmetic: Arithmetic, rng: np.random.Generator) -> list[Any]:
+    """Given numbers, half of them of one sign: errors of sums add up there."""
+    values = [drawn(arithmetic, rng, SHAPE, case.exponents) for _ in range(case.arguments)]
+    if case.positive:
+        return [np.abs(v) for v in values]
+    return [np.where(np.arange(SHAPE[0])[:, None] % 2 == 0, np.abs(v), v) for v in values]
+
+
+def ratios(case: Case, arithmetic: Arithmetic, rng: np.random.Generator) -> Any:
+    """The errors of many machines in units of the radius."""
+    seen = []
+    for machine in machines(arithmetic, rng, MACHINES):
+        given = arguments(case, arithmetic, rng)
+        ball = case.on_balls(*(Ball.exact(x, arithmetic) for x in given))
+        found = case.on_machine(machine, *(machine.read(x) for x in given))
+        seen.append(ratio(found, ball).ravel())
+    return np.concatenate(seen)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("format_name", [name for name in FORMATS if name != "float64"])
+def test_a_single_operation_stays_in_its_ball_and_nearly_fills_it(
+    name: str, format_name: str, record_property: Callable[[str, object], None]
+) -> None:
+    seen = ratios(CASES[name], FORMATS[format_name], np.random.default_rng(len(name)))
+    worst, median = float(seen.max()), float(np.median(seen))
+    record_property("worst_ratio", worst)
+    record_property("median_ratio", median)
+    print(f"{name} {format_name}: worst {worst:.3f}, median {median:.4f}")
+    assert 1.0 / LOOSEST <= worst <= 1.0
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "positive"])
+def test_the_reference_itself_stays_in_its_ball_and_does_not_vanish_in_it(name: str) -> None:
+    """In float64 the distance from 60 digits is the reference's own error."""
+    case, arithmetic = CASES[name], FORMATS["float64"]
+    given = [x[:12] for x in arguments(case, arithmetic, np.random.default_rng(7))]
+    ball = case.on_balls(*(Ball.exact(x, arithmetic) for x in given))
+    with mpmath.workdps(DIGITS):
+        true = IN_MANY_DIGITS[name](*(digits(x) for x in given))
+        worst = distance_over_radius(true, ball.value, ball.radius)
+    assert 1.0 / LOOSEST <= worst <= 1.0
+
+
+class Spread(NamedTuple):
+    """An operation and arguments with radii that are large against every rounding."""
+
+    operation: Callable[..., Any]
+    values: tuple[float, ...]
+    radii: tuple[float, ...]
+
+
+SPREADS: dict[str, Spread] = {
+    "add": Spread(np.add, (3.0, -2.0), (0.5, 0.25)),
+    "subtract": Spread(np.subtract, (3.0, -2.0), (0.5, 0.25)),
+    "multiply": Spread(np.multiply, (3.0, -2.0), (0.5, 3.0)),
+    "divide": Spread(np.divide, (3.0, -2.0), (0.5, 1.5)),
+    "divide around zero": Spread(np.divide, (0.5, 2.0), (1.5, 1.0)),
+    "square": Spread(np.square, (-3.0,), (4.0,)),
+    "sqrt": Spread(np.sqrt, (3.0,), (3.0,)),
+    "exp": Spread(np.exp, (-3.0,), (2.0,)),
+    "tanh": Spread(np.tanh, (1.0,), (3.0,)),
+    "tanh far": Spread(np.tanh, (-5.0,), (1.0,)),
+    "absolute": Spread(np.abs, (-3.0,), (2.0,)),
+    "maximum": Spread(np.maximum, (3.0, 2.0), (0.5, 2.5)),
+    "minimum apart": Spread(np.minimum, (3.0, 1.0), (0.5, 0.25)),
+    "logistic": Spread(lambda x: 1.0 / (1.0 + np.exp(x)), (2.0,), (0.1,)),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_radii_of_operands_are_carried_on_soundly_and_no_wider_than_needed(name: str) -> None:
+    spread = SPREADS[name]
+    balls = [
+        Ball(v, r, FORMATS["float64"]) for v, r in zip(spread.values, spread.radii, strict=True)
+    ]
+    result = spread.operation(*balls)
+    sides = [
+        np.linspace(v - r, v + r, 101) for v, r in zip(spread.values, spread.radii, strict=True)
+    ]
+    results = spread.operation(*np.meshgrid(*sides))
+    farthest = np.abs(results - result.value).max()
+    assert 0.8 * result.radius <= farthest <= result.radius
+
+
+def test_sums_and_products_attain_the_radii_of_their_terms() -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(4, 6)), rng.normal(size=(6, 5))
+    x_radius, y_radius = np.full(x.shape, 0.25), np.full(y.shape, 0.5)
+    arithmetic = FORMATS["float64"]
+    product = Ball(x, x_radius, arithmetic) @ Ball(y, y_radius, arithmetic)
+    # All products move in one direction when every factor grows in absolute value.
+    for i in range(4):
+        for j in range(5):
+            grown = np.abs(x[i]) + 0.25
+            farther = np.abs(y[:, j]) + 0.5
+            away = np.sum(grown * farther - np.abs(x[i] * y[:, j]))
+            assert away == pytest.approx(product.radius[i, j], rel=1e-12)
+    summed = np.sum(Ball(x, x_radius, arithmetic), axis=1)
+    assert summed.radius == pytest.approx(np.full(4, 6 * 0.25), rel=1e-12)
+    mean = np.mean(Ball(x, x_radius, arithmetic), axis=(0, 1))
+    assert mean.radius == pytest.approx(0.25, rel=1e-12)
