@@ -1,1 +1,261 @@
-"""Properties of the topic experts."""
+"""Experts and dispatch: the weighted sum of the chosen experts (Eq. 11, 12).
+
+Tokens are sorted by expert, sent, computed on in groups, sent back and added up: none of which may
+be visible in the result. Legend: M tokens, N experts, K top_k, L latent width, H hidden width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import reference_numpy as reference
+from properties.checks import require, within
+from properties.protocol import Array, ExpertParameters
+from properties.registry import specification
+from properties.rounding import Ball
+from properties.strategies import experts
+from properties.strategies.arrays import laid_out
+from properties.strategies.experts import ExpertInputs
+from properties.subject import Subject
+
+
+@specification(
+    "DSP-DENSE", source="Eq. 11, 12", needs=("experts",), examples=150, inputs=experts.inputs()
+)
+def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
+    """Grouped dispatch equals dense evaluation of sum over slots a of p_ia E_j(x_i), j = id_ia.
+
+    Dense means every expert on every token, and each token then picks its K rows.
+
+    Hypotheses: finite inputs, x at most the square root of the largest number of storage; K
+    distinct ids per token in any order, N from 1 to 257, K up to 16, M from 0 to 33; weights >= 0,
+    normalised or not, zeros included; any strides.
+
+    Legal freedoms: any order of every sum; each projection, activation, expert output and weighted
+    term stored once; fused products; a weight that meets the activation's output before it is
+    stored, since the down projection is linear. Sums are accumulated in the declared format: with
+    bfloat16 storage and float32 accumulation, a running sum kept in bfloat16 is outside.
+
+    If it fails: a row that belongs to another token, the permutation is not undone or undone
+    twice; a row short of a term, a slot or the last expert is not counted, or overwritten; right
+    terms with wrong weights, weights were not sorted along; only at square widths, a transposed
+    projection; only beyond 256 experts, ids in a byte; only with K = 16 in low precision, the
+    combine rounds after every term.
+    """
+    call = _Call.of(subject, inputs)
+    within(subject, call.result(), call.expected(), "experts")
+
+
+@specification(
+    "DSP-PERMUTE", source="Eq. 11", needs=("experts",), examples=60, drawn=experts.permuted()
+)
+def test_dsp_permute(subject: Subject, drawn: tuple[ExpertInputs, Array]) -> None:
+    """Permuting tokens, with their ids and weights, permutes the rows of the result.
+
+    Within the sum of both radii: in another place of its group, a token may meet another kernel.
+
+    Hypotheses: those of DSP-DENSE; any permutation.
+
+    Proof: Eq. 11 treats tokens one by one, so both results lie within the radius of the same row.
+
+    Legal freedoms: those of DSP-DENSE. Bit equality is not asked.
+
+    If it fails: a token's result depends on who else is in the batch. Tokens beyond an expert's
+    capacity are dropped, rows after the last full tile are not computed, or the way back from
+    the sorted order is wrong.
+    """
+    inputs, order = drawn
+    call = _Call.of(subject, inputs)
+    moved = call.rows(order)
+    expected = Ball(call.result()[order], 2.0 * call.expected().radius[order], subject.arithmetic)
+    within(subject, moved.result(), expected, "experts of permuted tokens")
+
+
+@specification(
+    "DSP-ONEHOT",
+    source="Eq. 12",
+    needs=("experts",),
+    examples=40,
+    drawn=experts.one_expert_at_a_time(),
+)
+def test_dsp_onehot(subject: Subject, drawn: tuple[ExpertInputs, tuple[int, ...]]) -> None:
+    """If every token gives its whole weight to one expert, the result is that expert's output.
+
+    Each of the N experts is tried in turn, with weight 1; other slots, where there are any, weigh
+    0. N is 1, 2, 3, 5, 7 or 13; of 257 experts, the first, those around the limits of a byte and a
+    few others are tried.
+
+    Hypotheses: those of DSP-DENSE.
+
+    Proof: Eq. 11 with p = 1 for one slot and 0 for the others; adding exact zeros is exact.
+
+    Legal freedoms: those of DSP-DENSE; slots of weight 0 may be skipped.
+
+    If it fails: for one expert only, usually the first or the last, offsets of the groups are off
+    by one; from expert 256 on, ids are bytes; with K > 1 only, a slot of weight 0 is counted.
+    """
+    inputs, tried = drawn
+    call = _Call.of(subject, inputs)
+    for expert in tried:
+        turned = call._replace(expert_ids=(call.expert_ids + expert) % call.experts)
+        within(subject, turned.result(), call.output_of(expert), f"output of expert {expert}")
+
+
+@specification(
+    "DSP-SAME", source="Eq. 11", needs=("experts",), examples=60, inputs=experts.identical()
+)
+def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
+    """Identical experts whose weights add up to 1 equal one of them; twice the weights, twice that.
+
+    Within the sum of both radii of each comparison.
+
+    Hypotheses: those of DSP-DENSE; the N experts have equal parameters, and the weights are
+    multiples of 1/16 whose sum is exactly 1.
+
+    Proof: sum_a p_a E(x) = (sum_a p_a) E(x), which is linear in p.
+
+    Legal freedoms: those of DSP-DENSE.
+
+    If it fails: the terms of a token overwrite each other instead of adding up; or weights are
+    normalised a second time, which only the doubled ones show.
+    """
+    call = _Call.of(subject, inputs)
+    out, radius = call.result(), call.expected().radius
+    alone = call.alone()
+    single = Ball(alone.result(), alone.expected().radius + radius, subject.arithmetic)
+    within(subject, out, single, "K identical experts")
+    doubled = call._replace(weights=2.0 * call.weights)
+    twice = Ball(2.0 * out, 2.0 * radius + doubled.expected().radius, subject.arithmetic)
+    within(subject, doubled.result(), twice, "experts with doubled weights")
+
+
+@specification(
+    "DSP-EMPTY",
+    source="Eq. 11",
+    needs=("experts",),
+    examples=30,
+    inputs=experts.with_idle_experts(),
+)
+def test_dsp_empty(subject: Subject, inputs: ExpertInputs) -> None:
+    """Idle experts and batches of 0 or 1 tokens change nothing: values, shapes and gradients hold.
+
+    The values hold in a first call and in a second one, for which freed memory was filled with NaN
+    (where the implementation offers ``poison``). Parameters of an expert that no token chose get a
+    gradient of exactly 0 (where ``experts_vjp`` is offered), over memory poisoned alike.
+
+    Hypotheses: those of DSP-DENSE, M = 0 and M = 1 included.
+
+    Proof: an expert that is in no token's set does not occur in Eq. 11.
+
+    Legal freedoms: those of DSP-DENSE. What an idle expert computes, if anything, is nobody's
+    business.
+
+    If it fails: rows of an output or gradient buffer were never written, which fresh memory, all
+    zeros, hides; or a kernel cannot be launched on nothing. In training, an optimiser then moves
+    experts that were not used, or writes NaN into them.
+    """
+    call = _Call.of(subject, inputs)
+    expected = call.expected()
+    within(subject, call.result(), expected, "experts")
+    subject.poison()
+    within(subject, call.result(), expected, "experts over poisoned memory")
+    if "experts_vjp" in subject.offered:
+        gradients = call.parameter_gradients()
+        idle = np.setdiff1d(np.arange(call.experts), call.expert_ids)
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            zero = getattr(gradients, name)[idle] == 0.0
+            require(zero, f"d_{name} is not 0 for an expert without tokens")
+
+
+class _Call(NamedTuple):
+    """One call: what was drawn, rounded to the formats of the subject and laid out."""
+
+    subject: Subject
+    x: Array
+    expert_ids: Array
+    weights: Array
+    parameters: ExpertParameters
+    beta_gate: float
+    beta_up: float
+
+    @classmethod
+    def of(cls, subject: Subject, inputs: ExpertInputs) -> _Call:
+        far = np.sqrt(subject.arithmetic.stored.largest)
+        held, lie = subject.round_to_storage, inputs.layouts
+        weights = subject.round_to_routing(held(inputs.weights))
+        return cls(
+            subject,
+            laid_out(held(np.clip(inputs.x, -far, far)), lie.x),
+            laid_out(inputs.expert_ids, lie.expert_ids),
+            laid_out(weights, lie.weights),
+            ExpertParameters(
+                laid_out(held(inputs.parameters.gate_proj), lie.parameters),
+                laid_out(held(inputs.parameters.up_proj), lie.parameters),
+                laid_out(held(inputs.parameters.down_proj), lie.parameters),
+            ),
+            inputs.beta_gate,
+            inputs.beta_up,
+        )
+
+    @property
+    def experts(self) -> int:
+        """N."""
+        return int(self.parameters.gate_proj.shape[0])
+
+    @property
+    def betas(self) -> dict[str, float]:
+        return {"beta_gate": self.beta_gate, "beta_up": self.beta_up}
+
+    def rows(self, order: Array) -> _Call:
+        """The same tokens in another order."""
+        return self._replace(
+            x=self.x[order], expert_ids=self.expert_ids[order], weights=self.weights[order]
+        )
+
+    def alone(self) -> _Call:
+        """Every token at expert 0 alone, with weight 1."""
+        tokens = self.x.shape[0]
+        return self._replace(
+            expert_ids=np.zeros((tokens, 1), np.int64), weights=np.ones((tokens, 1))
+        )
+
+    def result(self) -> Array:
+        return self.subject.experts(
+            self.x, self.expert_ids, self.weights, self.parameters, **self.betas
+        )
+
+    def parameter_gradients(self) -> ExpertParameters:
+        """Those of the sum of the result."""
+        _, _, gradients = self.subject.experts_vjp(
+            self.x,
+            self.expert_ids,
+            self.weights,
+            self.parameters,
+            np.ones(self.x.shape),
+            **self.betas,
+        )
+        return gradients
+
+    def expected(self) -> Any:
+        """The reference's dense evaluation, as a ball."""
+        x, weights = self._balls(self.x, self.weights)
+        parameters = self._balls(*_parts(self.parameters))
+        return reference.experts(
+            x, self.expert_ids, weights, ExpertParameters(*parameters), **self.betas
+        )
+
+    def output_of(self, expert: int) -> Any:
+        """E_j(x) for every token, as a ball."""
+        x, gate_proj, up_proj, down_proj = self._balls(
+            self.x, *(part[expert] for part in _parts(self.parameters))
+        )
+        return reference.expert(x, gate_proj, up_proj, down_proj, **self.betas)
+
+    def _balls(self, *arrays: Array) -> list[Any]:
+        return [Ball.exact(array, self.subject.arithmetic) for array in arrays]
+
+
+def _parts(parameters: ExpertParameters) -> tuple[Array, Array, Array]:
+    return parameters.gate_proj, parameters.up_proj, parameters.down_proj

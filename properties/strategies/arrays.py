@@ -49,13 +49,17 @@ def readable_arrays(shape: Sequence[int], largest: int = 8) -> st.SearchStrategy
 
 
 def laid_out(values: Array, layout: Layout) -> Array:
-    """The same values behind other strides: every element equal, the memory between them not."""
+    """The same values behind other strides: every element equal, the memory between them not.
+
+    Between floats lies NaN, between integers their largest.
+    """
     if layout == "contiguous" or values.ndim == 0:
         return np.ascontiguousarray(values)
     if layout == "reversed":
         return np.ascontiguousarray(values[..., ::-1])[..., ::-1]
     if layout == "strided":
-        wide = np.full((*values.shape[:-1], 2 * values.shape[-1] + 1), np.nan)
+        gap = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
+        wide = np.full((*values.shape[:-1], 2 * values.shape[-1] + 1), gap, values.dtype)
         wide[..., 1::2] = values
         return wide[..., 1::2]
     return np.ascontiguousarray(values.T).T
