@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from properties.rounding import elementwise, reductions, structure
 from properties.rounding.arithmetic import ALLOWANCES, Allowance, Arithmetic
-from properties.rounding.ball import Ball
+from properties.rounding.ball import Ball, ratio
 from properties.rounding.decision import Decision
-from properties.rounding.judging import ratio
 
 __all__ = [
     "ALLOWANCES",

@@ -195,7 +195,7 @@ class Arithmetic:
         as zero. Overflow warns unless that is silenced.
         """
         number = self.computed
-        error = flush_error(values, number)
+        error = _flush_error(values, number)
         if number.name == "float64":
             return error
         lost = np.abs(values - number.rounded(values))
@@ -209,7 +209,7 @@ class Arithmetic:
         return np.expm1(roundings * math.log1p(self.accumulated.roundoff))
 
 
-def flush_error(values: Float64s, number: Format) -> Float64s | None:
+def _flush_error(values: Float64s, number: Format) -> Float64s | None:
     """abs(value) where the format may read a subnormal value as zero, else 0; None if all are 0."""
     if not number.flushes:
         return None

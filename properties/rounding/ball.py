@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from properties.rounding.arithmetic import Arithmetic, Float64s, flush_error
+from properties.rounding.arithmetic import Arithmetic, Float64s
 from properties.rounding.bounds import FREE, Bounds
 from properties.rounding.decision import Decision
 from properties.rounding.dispatch import FUNCTIONS, UFUNCS, refuse
@@ -28,7 +28,7 @@ from properties.rounding.dispatch import FUNCTIONS, UFUNCS, refuse
 _CONSTANTS_KEPT = 512
 _SCALARS = (int, float, np.integer, np.floating)
 
-__all__ = ["Ball", "lifted", "made"]
+__all__ = ["Ball", "lifted", "made", "ratio"]
 
 
 class Ball(NDArrayOperatorsMixin):
@@ -56,13 +56,14 @@ class Ball(NDArrayOperatorsMixin):
 
     @classmethod
     def exact(cls, values: Any, arithmetic: Arithmetic) -> Ball:
-        """Values that every implementation is given as they are: radius 0.
+        """Values that every implementation is given, as it reads them: radius 0 where it can.
 
-        Only subnormal numbers of a compute format that is usually flushed get the radius
-        abs(value), since an implementation may read them as zero.
+        A number that the compute format lacks has to be rounded first, and a subnormal one may be
+        read as zero: there the radius is that distance.
         """
         value = _float64(values)
-        return made(value, flush_error(value, arithmetic.computed), arithmetic)
+        with np.errstate(all="ignore"):
+            return made(value, arithmetic.reading_error(value), arithmetic)
 
     def under(self, arithmetic: Arithmetic) -> Ball:
         """The same numbers, to be worked on with another arithmetic.
@@ -240,3 +241,26 @@ def _float64(values: Any) -> Float64s:
     if array.dtype.kind in "OSUMmc":
         raise TypeError(f"{type(values).__name__} of dtype {array.dtype} is no array of reals")
     return np.asarray(array, dtype=np.float64)
+
+
+def ratio(actual: Any, ball: Ball) -> Float64s:
+    """abs(actual - value) / radius, elementwise: at most 1 inside the ball.
+
+    0 where both are equal, equal infinities and NaN for NaN included; inf for any difference from
+    an exact value, and for NaN against a number or the reverse. NaN where the radius is infinite:
+    nothing is known there. ``actual`` is a plain array of the ball's shape, of any real format.
+    Raises ValueError for another shape, and TypeError for a Ball.
+    """
+    if isinstance(actual, Ball):
+        raise TypeError("the first argument of ratio is a plain array, not a Ball")
+    found: Float64s = np.asarray(actual).astype(np.float64)
+    if found.shape != ball.shape:
+        raise ValueError(f"the array has shape {found.shape}, but the ball {ball.shape}")
+    value, radius = ball.value, ball.radius
+    with np.errstate(all="ignore"):
+        distance = np.abs(found - value)
+        ratios = np.where(radius == 0.0, np.inf, distance / radius)
+    ratios = np.where(np.isnan(found) | np.isnan(value), np.inf, ratios)
+    same = (found == value) | (np.isnan(found) & np.isnan(value))
+    ratios = np.where(same, 0.0, ratios)
+    return np.where(np.isinf(radius), np.nan, ratios)

@@ -203,31 +203,30 @@ def matmul(x: Ball, y: Ball) -> Ball:
     Infinite or NaN operands give NaN where they are exactly NaN, and are unknown otherwise.
     """
     arithmetic = x.arithmetic
-    value = np.matmul(x.value, y.value)
+    terms = _product_terms(x, y)
+    additions = np.maximum(terms.count - 1.0, 0.0)
+    product = arithmetic.computed.roundoff
+    growth = arithmetic.growth(additions + _cast(arithmetic))
+    share = product + growth * (1.0 + product) + terms.count * REFERENCE_ROUNDOFF
+    underflow = arithmetic.computed.underflow + arithmetic.accumulated.underflow
+    radius = terms.spread + terms.gauge * share + terms.count * underflow
+    if product > arithmetic.accumulated.roundoff:
+        radius = radius + _final_rounding(terms.value, radius, terms.count, arithmetic)
+    radius = radius * (1.0 + (terms.length + 8.0) * REFERENCE_ROUNDOFF)
+    return _multiplied(x, y, terms, radius, share)
+
+
+def _product_terms(x: Ball, y: Ball) -> _Terms:
     x_size, y_size = np.abs(x.value), np.abs(y.value)
     gauge = np.matmul(x_size, y_size)
-    spread: Any = None
+    spread: Any = 0.0
     if x.spread is not None:
         spread = np.matmul(x.spread, y_size if y.spread is None else y_size + y.spread)
     if y.spread is not None:
-        crossed = np.matmul(x_size, y.spread)
-        spread = crossed if spread is None else spread + crossed
-    if spread is not None:
-        gauge = gauge + spread
+        spread = spread + np.matmul(x_size, y.spread)
     count = _products(x, y, x_size, y_size)
-    length = float(x.shape[-1])
-    terms = _Terms(x, value, gauge, 0.0 if spread is None else spread, count, length)
-
-    additions = np.maximum(count - 1.0, 0.0)
-    product = arithmetic.computed.roundoff
-    growth = arithmetic.growth(additions + _cast(arithmetic))
-    share = product + growth * (1.0 + product) + count * REFERENCE_ROUNDOFF
-    underflow = arithmetic.computed.underflow + arithmetic.accumulated.underflow
-    radius = terms.spread + gauge * share + count * underflow
-    if product > arithmetic.accumulated.roundoff:
-        radius = radius + _final_rounding(value, radius, count, arithmetic)
-    radius = radius * (1.0 + (length + 8.0) * REFERENCE_ROUNDOFF)
-    return _multiplied(x, y, terms, radius, share)
+    value = np.matmul(x.value, y.value)
+    return _Terms(x, value, gauge + spread, spread, count, float(x.shape[-1]))
 
 
 def _products(x: Ball, y: Ball, x_size: Float64s, y_size: Float64s) -> Any:

@@ -188,6 +188,7 @@ FORMATS: dict[str, Arithmetic] = {
     "float16": Arithmetic("float16", "float16", "float16"),
     "bfloat16": Arithmetic("bfloat16", "bfloat16", "bfloat16"),
     "mixed": Arithmetic("bfloat16", "float32", "bfloat16"),
+    "rounded in memory": Arithmetic("float32", "float32", "bfloat16"),
     "float64": Arithmetic("float64", "float64", "float64"),
 }
 

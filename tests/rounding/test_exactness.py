@@ -76,12 +76,19 @@ def test_zeros_do_not_count_in_dot_products() -> None:
 
 def test_stored_values_gain_one_rounding_unless_storage_has_them() -> None:
     arithmetic = Arithmetic("float32", "float32", "bfloat16")
-    stored = np.positive(Ball.exact([1.5, -0.0, np.inf, 1.001], arithmetic))
+    stored = np.positive(Ball.exact([1.5, -0.0, np.inf, 1.0 + 2.0**-10], arithmetic))
     np.testing.assert_array_equal(stored.radius[:3], 0.0)
-    assert stored.radius[3] == pytest.approx(2.0**-8 * 1.001, rel=1e-6)
+    assert stored.radius[3] == pytest.approx(2.0**-8 * (1.0 + 2.0**-10), rel=1e-6)
     computed = np.positive(Ball(np.array([1.5, 0.0]), np.array([0.25, 0.0]), arithmetic))
     assert computed.radius[0] == pytest.approx(0.25 + 2.0**-8 * 1.75, rel=1e-6)
     assert computed.radius[1] == 0.0
+
+
+def test_bounds_follow_a_value_that_is_rounded_up_in_memory() -> None:
+    arithmetic = Arithmetic("float32", "float32", "bfloat16")
+    stored = np.positive(0.903 * np.tanh(Ball.exact([50.0], arithmetic)))
+    assert stored.bounds[0] <= -0.90625
+    assert 0.90625 <= stored.bounds[1] < 0.92
 
 
 def test_what_may_exceed_storage_is_unknown() -> None:
@@ -105,11 +112,14 @@ def test_constants_count_as_an_implementation_holds_them() -> None:
     assert np.isinf(np.maximum(one, 1e40).radius)
 
 
-def test_exact_values_are_exact_except_where_subnormal_numbers_may_be_flushed() -> None:
-    values = np.array([1e-40, 0.0, 2e-38, 0.1])
-    np.testing.assert_array_equal(Ball.exact(values, FLOAT32).radius, [1e-40, 0.0, 0.0, 0.0])
-    half = Arithmetic("float16", "float32", "float16")
-    np.testing.assert_array_equal(Ball.exact([6e-8, 1.0], half).radius, 0.0)
+def test_exact_values_are_exact_where_the_compute_format_has_them() -> None:
+    values = np.array([1e-40, 0.0, 2e-38, 0.5, np.inf, np.nan])
+    held = np.array(values, dtype=np.float32).astype(np.float64)
+    expected = [held[0], 0.0, 0.0, 0.0, 0.0, 0.0]  # a subnormal number may be read as zero
+    np.testing.assert_array_equal(Ball.exact(held, FLOAT32).radius, expected)
+    half = Arithmetic("float16", "float32", "float32")
+    read = Ball.exact([2.0**-24, 1.0, 1.0 + 2.0**-12, 1e6], half)
+    np.testing.assert_array_equal(read.radius, [0.0, 0.0, 2.0**-12, np.inf])
 
 
 def test_reading_in_a_coarser_format_costs_one_rounding() -> None:

@@ -170,3 +170,24 @@ def test_sums_and_products_attain_the_radii_of_their_terms() -> None:
     assert summed.radius == pytest.approx(np.full(4, 6 * 0.25), rel=1e-12)
     mean = np.mean(Ball(x, x_radius, arithmetic), axis=(0, 1))
     assert mean.radius == pytest.approx(0.25, rel=1e-12)
+
+
+@pytest.mark.parametrize("format_name", ["float32", "bfloat16", "float64"])
+def test_the_worst_order_of_a_sum_fills_the_ball(format_name: str) -> None:
+    """Each of n - 1 terms is lost against 1: it is half a unit, and ties go to even."""
+    arithmetic = FORMATS[format_name]
+    terms = np.full(9, arithmetic.computed.roundoff)
+    terms[0] = 1.0
+    partial = 1.0
+    for term in terms[1:]:
+        partial = float(arithmetic.computed.rounded(np.array(partial + term)))
+    assert partial == 1.0
+    for ball in (np.sum(Ball.exact(terms, arithmetic)), Ball.exact(terms, arithmetic) @ np.ones(9)):
+        true = Ball(1.0 + 8 * arithmetic.computed.roundoff, ball.radius, arithmetic)
+        assert 0.4 <= ratio(np.array(partial), true) <= 1.0
+
+
+def test_in_float64_the_reference_rounds_as_well_as_the_implementation() -> None:
+    x = Ball.exact([1.5], FORMATS["float64"])
+    for result in (x + 3.0, x * 3.0, x / 3.0, np.square(x), np.sqrt(x), np.exp(x), np.tanh(x)):
+        assert (result.radius / result.value >= 3 * 2.0**-53).all()

@@ -24,8 +24,8 @@ from tests.rounding.programs import (
 )
 from tests.rounding.simulation import FORMATS, Machine, drawn, nearest
 
-PROGRAMS = 300
-EXTREME_PROGRAMS = 150
+PROGRAMS = 240
+EXTREME_PROGRAMS = 120
 INPUTS = 3
 LENGTH = 8
 MACHINES = 3
