@@ -1,0 +1,160 @@
+"""Running Quantile Balancing on an implementation: batches in its formats, updates, histograms.
+
+Legend: M tokens, N routed experts, B histogram bins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from properties.balancer import SubjectBalancer
+from properties.errors import NotOfferedError, ViolationError
+from properties.protocol import Array
+from properties.routing_judgement import require_selection, scored
+from properties.strategies.balancing import BatchInputs, HistogramInputs
+from properties.strategies.ranks import CountInputs
+from properties.subject import Subject
+
+__all__ = [
+    "ascending",
+    "fresh_balancer",
+    "histogram_of",
+    "histogram_rule",
+    "micro_batches",
+    "number_of_bins",
+    "observed",
+    "read_counts",
+    "require_range",
+    "require_routed_by",
+    "require_totals",
+    "rounded",
+    "updated",
+    "valid_rows",
+]
+
+
+def rounded(subject: Subject, batch: BatchInputs) -> BatchInputs:
+    """The batch in the subject's formats; without its mask, unless masked rows are left out."""
+    return replace(
+        batch,
+        logits=subject.round_to_routing(subject.round_to_storage(batch.logits)),
+        bias=subject.round_to_routing(batch.bias),
+        mask=batch.mask if subject.conventions.padding == "masked" else None,
+    )
+
+
+def valid_rows(batch: BatchInputs) -> Array:
+    """The logits of the valid tokens."""
+    return batch.logits if batch.mask is None else batch.logits[batch.mask]
+
+
+def updated(subject: Subject, batch: BatchInputs) -> Array:
+    """The subject's exact update (N,) of a batch."""
+    return subject.quantile_update(batch.logits, batch.bias, top_k=batch.top_k, mask=batch.mask)
+
+
+def fresh_balancer(subject: Subject, batch: BatchInputs, num_bins: int) -> SubjectBalancer:
+    """A balancer that starts from the batch's bias."""
+    num_experts = batch.bias.shape[0]
+    return subject.balancer(
+        num_experts=num_experts, top_k=batch.top_k, num_bins=num_bins, bias=batch.bias
+    )
+
+
+def micro_batches(batch: BatchInputs, cuts: tuple[int, ...]) -> list[BatchInputs]:
+    """The rows between the cuts, with their part of the mask."""
+    starts, ends = (0, *cuts), (*cuts, batch.logits.shape[0])
+    return [
+        replace(
+            batch,
+            logits=batch.logits[start:end],
+            mask=None if batch.mask is None else batch.mask[start:end],
+        )
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def observed(subject: Subject, inputs: HistogramInputs) -> tuple[BatchInputs, SubjectBalancer]:
+    """The batch in the subject's formats, and a balancer that has counted all of it."""
+    batch = rounded(subject, inputs.batch)
+    balancer = fresh_balancer(subject, batch, inputs.num_bins)
+    for part in micro_batches(batch, inputs.cuts):
+        balancer.observe(part.logits, mask=part.mask)
+    return batch, balancer
+
+
+def histogram_of(balancer: SubjectBalancer) -> Array:
+    """The pending counts (N, B).
+
+    Raises NotOfferedError where none are kept.
+    """
+    counts = balancer.histogram
+    if counts is None:
+        raise NotOfferedError("the balancer keeps no histogram")
+    return counts
+
+
+def number_of_bins(balancer: SubjectBalancer, inputs: HistogramInputs) -> int:
+    """The bins kept, or asked for where none are shown."""
+    counts = balancer.histogram
+    return inputs.num_bins if counts is None else int(counts.shape[1])
+
+
+def ascending(subject: Subject, counts_NB: Array) -> Array:
+    """Counts over r from counts over the bias as it is stored, or the reverse.
+
+    Where the stored bias is subtracted, it is -b, and the histogram runs over -r.
+    """
+    return counts_NB if subject.conventions.bias_sign == 1 else counts_NB[:, ::-1]
+
+
+def histogram_rule(subject: Subject) -> str:
+    """The statistic that the balancer reads: its own declaration, or that of the exact update."""
+    conventions = subject.conventions
+    if conventions.histogram_rank is not None:
+        return conventions.histogram_rank
+    return conventions.expert_rank if conventions.expert_rank in ("q", "q+1") else "between"
+
+
+def require_range(subject: Subject) -> None:
+    """Raise NotOfferedError for scores that App. D's range does not hold."""
+    if subject.conventions.score_domain != "sigmoid":
+        raise NotOfferedError("App. D gives a histogram's range for sigmoid scores only")
+
+
+def require_totals(balancer: SubjectBalancer, tokens: int, when: str) -> None:
+    """Require that each expert's bins sum to that number of tokens."""
+    totals = histogram_of(balancer).sum(axis=1)
+    if (totals != tokens).any():
+        raise ViolationError(f"{when} the experts' bins sum to {totals}, not to {tokens}")
+
+
+def require_routed_by(
+    subject: Subject, balancer: SubjectBalancer, part: BatchInputs, bias_N: Array
+) -> None:
+    """Observe a micro-batch; require that ``bias_N`` routed it and is still in force."""
+    routed = balancer.observe(part.logits, mask=part.mask)
+    if not np.array_equal(balancer.bias, bias_N):
+        raise ViolationError(f"observing changed the bias from {bias_N} to {balancer.bias}")
+    biased = scored(subject, part.logits, bias_N).biased
+    require_selection(subject, routed, biased, "the selection of balancer.observe")
+
+
+def read_counts(subject: Subject, inputs: CountInputs, load: int) -> Array:
+    """The bias (N,) that a fresh balancer makes of the counts around that q.
+
+    Raises NotOfferedError where no histogram of that many bins is kept.
+    """
+    num_experts = inputs.experts.num_experts
+    balancer = subject.balancer(
+        num_experts=num_experts, top_k=inputs.experts.top_k, num_bins=inputs.num_bins
+    )
+    counts = ascending(subject, inputs.counts(load))
+    if histogram_of(balancer).shape != counts.shape:
+        raise NotOfferedError(f"the balancer does not take num_bins = {inputs.num_bins}")
+    bias = np.zeros(num_experts, dtype=subject.routing_dtype)
+    balancer.load_state_dict({"bias": bias, "histogram": np.ascontiguousarray(counts)})
+    balancer.update()
+    return balancer.bias
