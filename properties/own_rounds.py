@@ -72,6 +72,8 @@ class Batch:
         if "route" not in self.subject.offered:
             return
         ids = self.subject.route(self.logits, bias_N, top_k=self.top_k).expert_ids
+        in_range = (ids >= 0) & (ids < bias_N.shape[0])
+        require(in_range, f"route chooses {ids.tolist()} of {bias_N.shape[0]} experts")
         chosen_MN = np.zeros(self.logits.shape, dtype=np.int64)
         np.put_along_axis(chosen_MN, ids, 1, axis=1)
         require(
