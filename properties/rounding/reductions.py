@@ -248,8 +248,10 @@ def _multiplied(x: Ball, y: Ball, terms: _Terms, radius: Any, share: Any) -> Bal
     if np.count_nonzero(inside) == inside.size:
         return made(terms.value, radius, arithmetic)
     # Partial sums of both signs beyond the largest number can meet as inf - inf.
-    smaller = 0.5 * (terms.gauge - np.abs(terms.value)) * (1.0 + share)
-    clash = ~(smaller <= rule.largest)
+    (x_up, x_down), (y_up, y_down) = _signed_sizes(x), _signed_sizes(y)
+    rise = np.matmul(x_up, y_up) + np.matmul(x_down, y_down)
+    fall = np.matmul(x_up, y_down) + np.matmul(x_down, y_up)
+    clash = ~(np.minimum(rise, fall) * (1.0 + share) <= rule.largest)
     unknown = clash | np.isnan(terms.value) | rule.overflow_is_nan
     x_nan, y_nan = (
         (np.isnan(ball.value) & (ball.radius == 0.0)).astype(np.float64) for ball in (x, y)
@@ -257,6 +259,11 @@ def _multiplied(x: Ball, y: Ball, terms: _Terms, radius: Any, share: Any) -> Bal
     exact = np.matmul(x_nan, np.ones(y.shape)) + np.matmul(np.ones(x.shape), y_nan) > 0.0
     value = np.where(~inside & (unknown | exact), np.nan, terms.value)
     return made(value, np.where(inside, radius, np.where(exact, 0.0, np.inf)), arithmetic)
+
+
+def _signed_sizes(x: Ball) -> tuple[Any, Any]:
+    """How far the elements may be above and below 0."""
+    return np.maximum(x.value + x.radius, 0.0), np.maximum(x.radius - x.value, 0.0)
 
 
 def _ball(name: str, x: Any, others: dict[str, Any]) -> Ball:

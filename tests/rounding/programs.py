@@ -7,6 +7,7 @@ results of the steps. Each kind of arithmetic is a table from the names of ``STE
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import mpmath
@@ -157,11 +158,12 @@ def digits(values: Any) -> Any:
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply to objects, with NaN where the function has no value."""
+    """Apply to objects, with NaN where the function or an argument has no value."""
 
     def safe(*arguments: Any) -> Any:
         try:
-            return function(*arguments)
+            undefined = any(mpmath.isnan(x) for x in arguments)
+            return mpmath.mpf("nan") if undefined else function(*arguments)
         except (ZeroDivisionError, ValueError):
             return mpmath.mpf("nan")
 
@@ -177,6 +179,11 @@ def _clipped(x: Any) -> Any:
 def _exact_norm(x: Any) -> Any:
     mean = np.sum(x * x, axis=-1, keepdims=True) / mpmath.mpf(x.shape[-1])
     return _elementwise(lambda v, m: v / mpmath.sqrt(m + mpmath.mpf(1e-5)))(x, mean)
+
+
+def _exact_largest(x: Any) -> Any:
+    larger = _elementwise(lambda a, b: max(a, b))
+    return reduce(larger, (x[..., place : place + 1] for place in range(x.shape[-1])))
 
 
 IN_DIGITS: Table = {
@@ -199,7 +206,7 @@ IN_DIGITS: Table = {
     "choose": _elementwise(lambda x, y, z: z if x >= y else x),
     "sum": lambda x: np.sum(x, axis=-1, keepdims=True),
     "mean": lambda x: np.sum(x, axis=-1, keepdims=True) / mpmath.mpf(x.shape[-1]),
-    "largest": lambda x: np.max(x, axis=-1, keepdims=True),
+    "largest": _exact_largest,
     "matmul": lambda x, y: _square(x) @ _square(y),
     "store": lambda x: x,
 }

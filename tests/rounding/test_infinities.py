@@ -67,6 +67,7 @@ UNKNOWN: dict[str, Callable[[], Ball]] = {
     "sum of too much": lambda: np.sum(wide(1.0, 2.0), keepdims=True),
     "product of matrices": lambda: (exact(INF, 1.0)[None] @ exact(1.0, 1.0)[:, None])[0],
     "partial overflows": lambda: (exact(3e38, 3e38)[None] @ exact(2.0, -2.0)[:, None])[0],
+    "overflows of unequal size": lambda: (exact(3e38, 3e38)[None] @ exact(1e30, -2.0)[:, None])[0],
     "NaN on a side in doubt": lambda: np.where(Ball([0.5], [1.0], FLOAT32) >= 0, 1.0, exact(NAN)),
     "maximum with NaN": lambda: np.maximum(exact(NAN), exact(1.0)),
     "np.max with NaN": lambda: np.max(exact(NAN, 1.0), keepdims=True),
@@ -92,7 +93,7 @@ OVERFLOWING: dict[str, Callable[[], Ball]] = {
     "by zero": lambda: exact(1.0) / exact(0.0),
     "around zero": lambda: exact(1.0) / Ball([0.5], [1.0], FLOAT32),
     "np.sum": lambda: np.sum(exact(3e38, 3e38), keepdims=True),
-    "matmul": lambda: (exact(2.0**100)[None] @ exact(2.0**100)[:, None])[0],
+    "matmul": lambda: (exact(1e30)[None] @ exact(1e30)[:, None])[0],
     "too much over 2": lambda: wide(4.0) / 2.0,
     "one too much of many": lambda: np.sum(np.concatenate([wide(4.0), exact(1.0)]), keepdims=True),
 }
