@@ -176,6 +176,8 @@ def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, 
     if not entry.drawn:
         one_case()
         return
+    # Hypothesis' database goes by source and signature, which all properties share.
+    one_case.__dict__["_hypothesis_internal_add_digest"] = entry.id.encode()
     test = seeded(given(**entry.drawn)(one_case), lane, entry.id, seed)
     with reproducible_hypothesis():
         lane.settings(entry.examples)(test)()

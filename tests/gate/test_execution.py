@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase
 
 from properties.checks import note_figure, require, unknown, within
 from properties.errors import NotOfferedError, UnknownError
@@ -184,6 +186,28 @@ def test_draws_do_not_depend_on_the_modules_around(
         __import__(f"constants_{round_}")
     assert len(drawn[0]) > 500
     assert drawn[0] == drawn[1]
+
+
+def test_each_property_keeps_its_own_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = InMemoryExampleDatabase()
+    profile = settings(settings.get_profile("default"), database=kept)
+    monkeypatch.setitem(settings._profiles, "default", profile)
+
+    def verdict(property_id: str, worst: int) -> str:
+        def failing(subject: Subject, number: int) -> None:
+            require(number < worst, "too large")
+
+        drawn = {"number": st.integers(0, 9)}
+        entry = Property(property_id, "theorem", "norm", "here", (), 40, drawn, failing)
+        return judge(entry, subject_of(adapters.Minimal()), LANES["nightly"]).verdict
+
+    assert verdict("TST-FIRST", 5) == "failed"
+    first = set(kept.data)
+    assert first
+    assert verdict("TST-FIRST", 6) == "failed"
+    assert set(kept.data) == first
+    assert verdict("TST-SECOND", 5) == "failed"
+    assert len(kept.data) == 2 * len(first)
 
 
 def test_judging_all_selects_by_id_and_topic() -> None:
