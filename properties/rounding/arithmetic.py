@@ -166,7 +166,7 @@ class Arithmetic:
     accumulated: Format = field(init=False, repr=False, compare=False)
     stored: Format = field(init=False, repr=False, compare=False)
     rules: dict[str, Rule] = field(init=False, repr=False, compare=False)
-    constants: dict[float, Any] = field(init=False, repr=False, compare=False)
+    constants: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         formats = {

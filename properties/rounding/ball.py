@@ -220,7 +220,8 @@ def lifted(operand: Any, arithmetic: Arithmetic) -> Ball:
 
 
 def _constant(number: float, arithmetic: Arithmetic) -> Ball:
-    known: Ball | None = arithmetic.constants.get(number)
+    key = number.hex()  # tells 0.0 from -0.0
+    known: Ball | None = arithmetic.constants.get(key)
     if known is not None:
         return known
     value = np.array(number)
@@ -229,9 +230,8 @@ def _constant(number: float, arithmetic: Arithmetic) -> Ball:
     error = 0.0 if spread is None else float(spread)
     bounds = FREE if math.isnan(number) else (number - error, number + error)
     ball = made(value, spread, arithmetic, bounds)
-    # Zeros are left out, for 0.0 and -0.0 are one key; NaN never matches.
-    if number != 0.0 and len(arithmetic.constants) < _CONSTANTS_KEPT:
-        arithmetic.constants[number] = ball
+    if len(arithmetic.constants) < _CONSTANTS_KEPT:
+        arithmetic.constants[key] = ball
     return ball
 
 
