@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import hypothesis
+import numpy as np
 from hypothesis import given
 from hypothesis.errors import Flaky, HypothesisException
 
@@ -75,12 +76,14 @@ class _Log:
             self.unknown[case.unknown[0]] = self.unknown.get(case.unknown[0], 0) + 1
 
     def _add_figure(self, name: str, value: Any) -> None:
-        """Numbers are summarised over the cases, texts are kept as they are."""
+        """Numbers are summarised over the cases, truths are counted, texts are kept."""
         if isinstance(value, str):
             self.figures[name] = value
             return
         number = float(value)
-        known = self.figures.setdefault(name, {"cases": 0, "sum": 0.0, "max": number})
+        start: dict[str, Any] = {"cases": 0, "sum": 0.0, "max": number}
+        start["counted"] = isinstance(value, bool | np.bool_)
+        known = self.figures.setdefault(name, start)
         known["cases"] += 1
         known["sum"] += number
         known["max"] = max(known["max"], number)

@@ -103,17 +103,20 @@ def _topic_line(topic: str, outcomes: Sequence[Outcome]) -> str:
 
 
 def figure_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """The figures that properties measured, one per line."""
+    """The figures that properties measured, one per line, the id before the first of each."""
     lines = []
     for outcome in outcomes:
-        for name, value in outcome.figures.items():
-            lines.append(f"{outcome.id:<12}{name}: {_figure(value)}")
+        labels = [outcome.id, *[""] * len(outcome.figures)]
+        for label, (name, value) in zip(labels, outcome.figures.items(), strict=False):
+            lines.append(f"{label:<14}{name}: {_figure(value)}")
     return lines
 
 
 def _figure(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if value["counted"]:
+        return f"{value['sum']:.0f} of {value['cases']} cases"
     mean = value["sum"] / value["cases"]
     return f"mean {mean:.4g}, max {value['max']:.4g} over {value['cases']} cases"
 

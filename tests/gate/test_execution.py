@@ -16,6 +16,7 @@ from properties.execution import Outcome, judge, judge_all
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.registry import Property, catalogue, find
+from properties.report import figure_lines
 from properties.rounding import Ball
 from properties.subject import Subject
 from tests.gate import adapters
@@ -146,11 +147,14 @@ def test_figures_are_summarised() -> None:
     def measure(subject: Subject) -> None:
         note_figure(subject, "rounds", 7)
         note_figure(subject, "rule", "midpoint")
+        note_figure(subject, "reached", True)
 
-    assert verdict_of(measure).figures == {
-        "rounds": {"cases": 1, "sum": 7.0, "max": 7.0},
-        "rule": "midpoint",
-    }
+    outcome = verdict_of(measure)
+    assert figure_lines([outcome]) == [
+        "TST-PINNED    rounds: mean 7, max 7 over 1 cases",
+        "              rule: midpoint",
+        "              reached: 1 of 1 cases",
+    ]
 
 
 def test_the_gate_lane_repeats_itself_and_a_seed_changes_it() -> None:
