@@ -30,8 +30,9 @@ def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
     Dense means every expert on every token, and each token then picks its K rows.
 
     Hypotheses: finite inputs, x at most the square root of the largest number of storage; K
-    distinct ids per token in any order, N from 1 to 257, K up to 16, M from 0 to 33; weights >= 0,
-    normalised or not, zeros included; any strides.
+    distinct ids per token in any order, N from 1 to 257, K up to 16, M from 1 to 33 (DSP-EMPTY has
+    M = 0); weights >= 0, normalised or not, zeros included; any strides, projections stored by rows
+    or by columns.
 
     Legal freedoms: any order of every sum; each projection, activation, expert output and weighted
     term stored once; fused products; a weight that meets the activation's output before it is
@@ -191,9 +192,7 @@ class _Call(NamedTuple):
             laid_out(inputs.expert_ids, lie.expert_ids),
             laid_out(weights, lie.weights),
             ExpertParameters(
-                laid_out(held(inputs.parameters.gate_proj), lie.parameters),
-                laid_out(held(inputs.parameters.up_proj), lie.parameters),
-                laid_out(held(inputs.parameters.down_proj), lie.parameters),
+                *(_stored(held(part), lie.transposed) for part in _parts(inputs.parameters))
             ),
             inputs.beta_gate,
             inputs.beta_up,
@@ -255,6 +254,13 @@ class _Call(NamedTuple):
 
     def _balls(self, *arrays: Array) -> list[Any]:
         return [Ball.exact(array, self.subject.arithmetic) for array in arrays]
+
+
+def _stored(projections: Array, transposed: bool) -> Array:
+    """The same matrices, perhaps with columns instead of rows side by side in memory."""
+    if not transposed:
+        return projections
+    return np.ascontiguousarray(projections.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def _parts(parameters: ExpertParameters) -> tuple[Array, Array, Array]:

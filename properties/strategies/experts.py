@@ -34,12 +34,12 @@ BETAS = ((4.0, 25.0), (4.0, 25.0), (1.0, 1.0), (0.5, 7.0), (25.0, 4.0))
 
 
 class Layouts(NamedTuple):
-    """How x, ids, weights and each of the projections lie in memory."""
+    """How x, ids and weights lie in memory, and whether projections are stored transposed."""
 
     x: Layout = "contiguous"
     expert_ids: Layout = "contiguous"
     weights: Layout = "contiguous"
-    parameters: Layout = "contiguous"
+    transposed: bool = False
 
 
 CONTIGUOUS = Layouts()
@@ -74,15 +74,15 @@ def inputs() -> st.SearchStrategy[ExpertInputs]:
 
 
 @st.composite
-def readable(draw: st.DrawFn, most_tokens: int = 3) -> ExpertInputs:
+def readable(draw: st.DrawFn, fewest_tokens: int = 1, most_tokens: int = 3) -> ExpertInputs:
     """Up to three experts of widths up to two, element by element."""
     latent, hidden = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2)]))
-    tokens, experts = draw(st.integers(1, most_tokens)), draw(st.integers(1, 3))
+    tokens, experts = draw(st.integers(fewest_tokens, most_tokens)), draw(st.integers(1, 3))
     top_k = draw(st.integers(1, experts))
     rows = st.lists(st.permutations(range(experts)), min_size=tokens, max_size=tokens)
     return ExpertInputs(
         x=draw(readable_arrays((tokens, latent))),
-        expert_ids=np.array(draw(rows), np.int64)[:, :top_k],
+        expert_ids=np.array(draw(rows), np.int64).reshape(tokens, experts)[:, :top_k],
         weights=np.abs(draw(readable_arrays((tokens, top_k), largest=1))),
         parameters=ExpertParameters(
             draw(readable_arrays((experts, hidden, latent))),
@@ -99,10 +99,11 @@ def seeded(
     draw: st.DrawFn,
     crowds: Sequence[Crowd] = ("any", "hot", "few", "last", "skewed"),
     experts: Sequence[int] = EXPERTS,
+    fewest_tokens: int = 1,
     most_tokens: int = 33,
 ) -> ExpertInputs:
     """Any shape, crowd of tokens, amplitude and layout."""
-    sizes = draw(_sizes(experts, most_tokens))
+    sizes = draw(_sizes(experts, fewest_tokens, most_tokens))
     rng = np.random.default_rng(draw(seeds()))
     scale = draw(st.one_of(amplitudes(), st.just(1e15)))
     x = rng.standard_normal((sizes.tokens, sizes.latent)) * scale
@@ -116,7 +117,7 @@ def seeded(
         parameters=_parameters(rng, sizes, thin),
         beta_gate=beta_gate,
         beta_up=beta_up,
-        layouts=Layouts(draw(layouts()), draw(layouts()), draw(layouts()), draw(layouts())),
+        layouts=Layouts(draw(layouts()), draw(layouts()), draw(layouts()), draw(st.booleans())),
     )
 
 
@@ -151,7 +152,7 @@ def dominated(draw: st.DrawFn) -> ExpertInputs:
 
 @st.composite
 def permuted(draw: st.DrawFn) -> tuple[ExpertInputs, Array]:
-    """Inputs of two tokens or more, and an order of the tokens."""
+    """Inputs, and an order of their tokens."""
     call = draw(st.one_of(readable(), seeded()))
     tokens = call.x.shape[0]
     return call, np.array(draw(st.permutations(range(tokens))), np.int64)
@@ -194,8 +195,8 @@ def with_idle_experts(draw: st.DrawFn) -> ExpertInputs:
     """No token, one token, or tokens that all keep to the same few experts."""
     return draw(
         st.one_of(
-            readable(),
-            seeded(most_tokens=1),
+            readable(fewest_tokens=0),
+            seeded(fewest_tokens=0, most_tokens=1),
             seeded(crowds=("few", "last"), experts=(3, 5, 13, 64, 257)),
         )
     )
@@ -209,13 +210,13 @@ def repeated(one: ExpertParameters, experts: int) -> ExpertParameters:
 
 
 @st.composite
-def _sizes(draw: st.DrawFn, experts: Sequence[int], most_tokens: int) -> Sizes:
+def _sizes(draw: st.DrawFn, experts: Sequence[int], fewest_tokens: int, most_tokens: int) -> Sizes:
     n = draw(st.sampled_from(tuple(experts)))
     k = draw(st.integers(1, min(n, 8)))
     if n >= 16 and draw(st.booleans()):
         k = 16
     # The reference evaluates every expert on every token.
-    m = draw(st.integers(0, min(most_tokens, 2 + 1024 // n)))
+    m = draw(st.integers(fewest_tokens, min(most_tokens, 2 + 1024 // n)))
     widths = WIDTHS if n <= 64 else WIDTHS[:5]
     return Sizes(m, n, k, *draw(st.sampled_from(widths)))
 
