@@ -276,7 +276,7 @@ def test_opt_reach(subject: Subject, instance: GenericInstance) -> None:
             scores, top_k, token_rule=token_rule, expert_rule=expert_rule, rounds=REACHING_ROUNDS
         )
         pair = f"{token_rule}/{expert_rule}"
-        note_figure(subject, f"reached, {pair}", float(trace.outcome == "certified"))
+        note_figure(subject, f"reached, {pair}", trace.outcome == "certified")
         if trace.outcome == "jammed":
             explain_rest(rest_of(trace), scores, top_k, (token_rule, expert_rule))
         if trace.outcome == "unfinished":
@@ -319,8 +319,8 @@ def test_opt_cert(subject: Subject, problem: Problem, near_tie: NearTie) -> None
     optimum = bracket(problem.scores, problem.top_k)
     require_kkt_certificates(optimum)
     found = [require_honest_certificate(optimum, bias) for bias in candidate_biases(optimum)]
-    note_figure(subject, "certified problems", float(any(found)))
-    note_figure(subject, "certified near ties", float(require_honest_near_tie(near_tie)))
+    note_figure(subject, "certified problems", any(found))
+    note_figure(subject, "certified near ties", require_honest_near_tie(near_tie))
 
 
 @specification("OPT-JAM", kind="counterexample", source="Eq. 14, Algorithm 1")
@@ -389,9 +389,9 @@ def test_opt_impl(subject: Subject, inputs: BatchInputs) -> None:
     rank = subject.conventions.expert_rank
     state, there = iterate(batch, OWN_ROUNDS, until_certified=rank == "interior")
     for statistic, agrees in state.agreeing.items():
-        note_figure(subject, f"behaves like the statistic {statistic}", float(agrees))
-    note_figure(subject, "dual reaches LP*", float(state.reached_dual))
-    note_figure(subject, "routing is the optimum", float(batch.verdict(state.bias).optimal))
+        note_figure(subject, f"behaves like the statistic {statistic}", agrees)
+    note_figure(subject, "dual reaches LP*", state.reached_dual)
+    note_figure(subject, "routing is the optimum", batch.verdict(state.bias).optimal)
     note_figure(subject, "relative gap to linprog", state.gap)
     note_figure(subject, "rounds", state.taken)
     if there:
