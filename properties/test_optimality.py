@@ -195,7 +195,7 @@ def test_opt_descent(subject: Subject, inputs: DescentInputs) -> None:
 @specification(
     "OPT-FIXED",
     source="App. C; Eq. 14",
-    examples=220,
+    examples=340,
     inputs=optimality.fixed_points(len(PAIRS)),
 )
 def test_opt_fixed(subject: Subject, inputs: FixedPointInputs) -> None:
@@ -250,7 +250,7 @@ def test_opt_fixed(subject: Subject, inputs: FixedPointInputs) -> None:
     "OPT-REACH",
     kind="claim",
     source="App. C; Eq. 14",
-    examples=220,
+    examples=340,
     instance=optimality.generic_instances(),
 )
 def test_opt_reach(subject: Subject, instance: GenericInstance) -> None:

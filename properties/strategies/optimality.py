@@ -34,7 +34,7 @@ SHAPES: tuple[Shape, ...] = tuple(
     sorted(
         (
             (m, n, k)
-            for m in range(2, 25)
+            for m in range(2, 49)
             for n in range(2, 13)
             for k in range(1, n)
             if m * k % n == 0
@@ -143,7 +143,7 @@ def _shape_classes(most_edges: int) -> tuple[tuple[Shape, ...], ...]:
     known = [shape for shape in SHAPES if shape[0] * shape[1] <= most_edges]
     different = tuple(s for s in known if len(set(s)) == 3)
     return (
-        *(different, different, different, different),
+        *(8 * (different,)),
         tuple(s for s in known if s[2] == 1),
         tuple(s for s in known if s[2] == s[1] - 1),
         tuple(s for s in known if s[0] * s[2] == s[1]),
@@ -151,7 +151,7 @@ def _shape_classes(most_edges: int) -> tuple[tuple[Shape, ...], ...]:
     )
 
 
-ANY_SHAPES = _shape_classes(24 * 12)
+ANY_SHAPES = _shape_classes(48 * 12)
 PERTURBED_SHAPES = _shape_classes(PERTURBED_EDGES)
 SMALL_SHAPES = _shape_classes(64)
 
