@@ -11,7 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 import reference_numpy as reference
-from properties.balancing_judgement import (
+from properties.checks import note_figure, require, within
+from properties.errors import ViolationError
+from properties.judgement.balancing import (
     Allowed,
     Bins,
     allowed,
@@ -24,7 +26,7 @@ from properties.balancing_judgement import (
     require_some_constant,
     required_biases,
 )
-from properties.balancing_runs import (
+from properties.judgement.balancing_runs import (
     ascending,
     fresh_balancer,
     histogram_of,
@@ -40,8 +42,6 @@ from properties.balancing_runs import (
     updated,
     valid_rows,
 )
-from properties.checks import note_figure, require, within
-from properties.errors import ViolationError
 from properties.protocol import Array
 from properties.registry import specification
 from properties.rounding import Ball

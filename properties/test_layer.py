@@ -1,8 +1,8 @@
 """The whole layer, Eq. 11: y = sum_shared E^sh(x) + W_up RMSNorm(u), u = sum_j p_j E_j(W_down x).
 
 Routing happens inside the call and is never seen. Every statement is therefore judged on each
-routing that is legal for the declared formats (:mod:`properties.legal_layer`), and comparisons of
-two calls on the tokens for which only one routing is.
+routing that is legal for the declared formats (:mod:`properties.judgement.layer`), and comparisons
+of two calls on the tokens for which only one routing is.
 
 Legend: M tokens, N routed experts, K top_k, D model width, L latent width, H hidden width of a
 routed expert, S shared experts, G hidden width of a shared expert.
@@ -17,7 +17,7 @@ import numpy as np
 
 import reference_numpy as reference
 from properties.checks import undecidable, within
-from properties.legal_layer import (
+from properties.judgement.layer import (
     LegalLayer,
     agree,
     legal_layer,

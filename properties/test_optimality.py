@@ -18,15 +18,22 @@ from fractions import Fraction
 
 import lp_oracle
 from lp_oracle import EXPERT_RULES, TOKEN_RULES
-from properties.certificate_judgement import (
+from properties.checks import note_figure, require, unknown
+from properties.errors import UnknownError
+from properties.judgement.optimality.certificate import (
     candidate_biases,
     require_honest_certificate,
     require_honest_near_tie,
     require_kkt_certificates,
 )
-from properties.checks import note_figure, require, unknown
-from properties.errors import UnknownError
-from properties.fixed_points import (
+from properties.judgement.optimality.descent import (
+    load_of,
+    replayed,
+    require_block_minimum,
+    require_interval,
+    require_reported_dual,
+)
+from properties.judgement.optimality.fixed_points import (
     EVERY_PAIR,
     INTERIOR_PAIRS,
     PAIRS,
@@ -35,16 +42,9 @@ from properties.fixed_points import (
     settle,
     start_of,
 )
-from properties.jamming import jamming_frequencies, pinned_jams
-from properties.optimality_judgement import (
-    load_of,
-    replayed,
-    require_block_minimum,
-    require_interval,
-    require_reported_dual,
-)
-from properties.optimum import bracket, value_of, written
-from properties.own_rounds import Batch, iterate
+from properties.judgement.optimality.jamming import jamming_frequencies, pinned_jams
+from properties.judgement.optimality.optimum import bracket, value_of, written
+from properties.judgement.optimality.own_rounds import Batch, iterate
 from properties.registry import specification
 from properties.strategies import optimality
 from properties.strategies.optimality import (

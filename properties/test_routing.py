@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 import reference_numpy as reference
 from properties.checks import require, within
 from properties.errors import NotOfferedError
-from properties.protocol import Array
-from properties.registry import specification
-from properties.rounding import Arithmetic, Ball
-from properties.routing_judgement import (
+from properties.judgement.routing import (
     cutoff_ball,
     on_grid,
     require_agreement,
@@ -28,6 +25,9 @@ from properties.routing_judgement import (
     total_ball,
     weighed,
 )
+from properties.protocol import Array
+from properties.registry import specification
+from properties.rounding import Arithmetic, Ball
 from properties.strategies import routing
 from properties.strategies.arrays import seeds
 from properties.strategies.routing import RoutingInputs

@@ -18,8 +18,8 @@ import lp_oracle
 import reference_numpy as reference
 from properties.checks import note_ratio, require
 from properties.errors import UnknownError, ViolationError
-from properties.fixed_points import Tightness, inside_share, tightness
-from properties.optimum import Optimum, bracket, written
+from properties.judgement.optimality.fixed_points import Tightness, inside_share, tightness
+from properties.judgement.optimality.optimum import Optimum, bracket, written
 from properties.protocol import Array
 from properties.rounding import Ball
 from properties.subject import Subject

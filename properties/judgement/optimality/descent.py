@@ -13,8 +13,8 @@ import numpy as np
 
 import lp_oracle
 from properties.checks import note_ratio, require
-from properties.fixed_points import Pair
-from properties.optimum import exact_dual, on_one_grid, written
+from properties.judgement.optimality.fixed_points import Pair
+from properties.judgement.optimality.optimum import exact_dual, on_one_grid, written
 from properties.protocol import Array
 from properties.strategies.optimality import DescentInputs
 from properties.subject import Subject

@@ -10,12 +10,12 @@ import pytest
 
 from properties.errors import ViolationError
 from properties.execution import judge
+from properties.judgement.routing import cutoff_ball, require_selection
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.protocol import Array, Conventions, Precision, Routing
 from properties.registry import catalogue
 from properties.rounding import Ball
-from properties.routing_judgement import cutoff_ball, require_selection
 from properties.subject import Routed
 from tests.mutants.routing import Float32Router, Router, normalised
 

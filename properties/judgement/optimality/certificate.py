@@ -15,8 +15,14 @@ import numpy as np
 
 import lp_oracle
 from properties.checks import require
-from properties.optimality_judgement import ROUNDOFF, load_of
-from properties.optimum import Optimum, exact_dual, on_one_grid, value_of, written
+from properties.judgement.optimality.descent import ROUNDOFF, load_of
+from properties.judgement.optimality.optimum import (
+    Optimum,
+    exact_dual,
+    on_one_grid,
+    value_of,
+    written,
+)
 from properties.protocol import Array
 from properties.strategies.optimality import NearTie
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import lp_oracle
 from properties.checks import require
-from properties.fixed_points import JAMMING, Pair, inside_share, tightness
-from properties.optimum import best_of_all, bracket, exact_dual, written
+from properties.judgement.optimality.fixed_points import JAMMING, Pair, inside_share, tightness
+from properties.judgement.optimality.optimum import best_of_all, bracket, exact_dual, written
 from properties.strategies.optimality import SHAPES, drawn_scores
 
 ROUNDS = 100

@@ -11,8 +11,13 @@ import torch
 
 import impl_torch
 from properties.execution import judge
+from properties.judgement.layer import (
+    MOST_LISTED,
+    LegalLayer,
+    legal_selections,
+    with_shared_experts,
+)
 from properties.lanes import LANES
-from properties.legal_layer import MOST_LISTED, LegalLayer, legal_selections, with_shared_experts
 from properties.loading import subject_of
 from properties.registry import find
 from properties.rounding import Arithmetic, Ball

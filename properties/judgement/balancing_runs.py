@@ -11,8 +11,8 @@ import numpy as np
 
 from properties.balancer import SubjectBalancer
 from properties.errors import NotOfferedError, ViolationError
+from properties.judgement.routing import require_selection, scored
 from properties.protocol import Array
-from properties.routing_judgement import require_selection, scored
 from properties.strategies.balancing import BatchInputs, HistogramInputs
 from properties.strategies.ranks import CountInputs
 from properties.subject import Subject

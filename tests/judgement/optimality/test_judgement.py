@@ -14,10 +14,16 @@ import pytest
 from numpy.typing import NDArray
 
 import lp_oracle
-from properties.certificate_judgement import exact_routing, exchanges
-from properties.fixed_points import JAMMING, PAIRS, Pair, settle, tightness
-from properties.optimality_judgement import block_excess
-from properties.optimum import best_of_all, bracket, exact_dual, on_one_grid, value_of
+from properties.judgement.optimality.certificate import exact_routing, exchanges
+from properties.judgement.optimality.descent import block_excess
+from properties.judgement.optimality.fixed_points import JAMMING, PAIRS, Pair, settle, tightness
+from properties.judgement.optimality.optimum import (
+    best_of_all,
+    bracket,
+    exact_dual,
+    on_one_grid,
+    value_of,
+)
 from properties.strategies.optimality import MIAN_CHOWLA, SHAPES, drawn_scores
 
 Array = NDArray[Any]

@@ -18,9 +18,9 @@ import numpy as np
 import reference_numpy as reference
 from properties.checks import note_ratio
 from properties.errors import UnknownError, ViolationError
+from properties.judgement.routing import cutoff_ball, scored
 from properties.protocol import Array
 from properties.rounding import Arithmetic, Ball
-from properties.routing_judgement import cutoff_ball, scored
 from properties.subject import Subject
 
 __all__ = [

@@ -29,7 +29,7 @@ import numpy as np
 
 import lp_oracle
 from properties.errors import UnknownError, ViolationError
-from properties.optimum import Optimum, written
+from properties.judgement.optimality.optimum import Optimum, written
 from properties.protocol import Array
 from properties.strategies.arrays import normal
 from properties.strategies.optimality import FixedPointInputs

@@ -1,0 +1,1 @@
+"""Judging optima: exact brackets of LP*, certificates, descents and their fixed points."""
