@@ -77,8 +77,9 @@ class Conventions:
     """The documented choices that the report leaves open; the defaults are the report's.
 
     ``expert_rank``: the statistic of the required biases that ``quantile_update`` reads: "q" or
-    "q+1" (the exact order statistic), "interior" (strictly between the two, as a linear quantile or
-    a midpoint), or "between" (any point of the closed interval).
+    "q+1" (the exact order statistic), "interior" (between the two and off both by at least half
+    of min(k/n, 1 - k/n) of their distance, as a linear quantile or a midpoint), or "between" (any
+    point of the closed interval).
     ``histogram_rank``: the same for ``balancer``, up to the bin width; left out, it is
     ``expert_rank`` where that is "q" or "q+1", else "between".
     ``bias_sign``: +1 if experts are chosen by s + b, -1 if by s - b.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def specification(
                 function.__qualname__,
             ):
                 raise ValueError(f"{property_id} is already defined in {known.__module__}")
-        topic = function.__module__.rpartition("test_")[2]
+        topic = function.__module__.rpartition("test_")[2].partition("_")[0]
         if topic not in TOPICS:
             raise ValueError(f"{property_id} stands in {function.__module__}, which is no topic")
         entry = Property(property_id, kind, topic, source, needs, examples, drawn, function)
@@ -109,8 +110,11 @@ def specification(
 
 def catalogue() -> dict[str, Property]:
     """Every property by id, in the order of the topics and, within one, of the file."""
-    for topic in TOPICS:
-        importlib.import_module(f"properties.test_{topic}")
+    import properties
+
+    for module in pkgutil.iter_modules(properties.__path__, "properties."):
+        if module.name.startswith("properties.test_"):
+            importlib.import_module(module.name)
     return dict(sorted(_CATALOGUE.items(), key=lambda item: TOPICS.index(item[1].topic)))
 
 

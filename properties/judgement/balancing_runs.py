@@ -10,15 +10,26 @@ from dataclasses import replace
 import numpy as np
 
 from properties.balancer import SubjectBalancer
+from properties.checks import within
 from properties.errors import NotOfferedError, ViolationError
+from properties.judgement.balancing import (
+    Allowed,
+    allowed,
+    mean_rounding,
+    one_rounding,
+    readings,
+    required_biases,
+)
 from properties.judgement.routing import require_selection, scored
 from properties.protocol import Array
+from properties.rounding import Ball
 from properties.strategies.balancing import BatchInputs, HistogramInputs
 from properties.strategies.ranks import CountInputs
 from properties.subject import Subject
 
 __all__ = [
     "ascending",
+    "choices_for",
     "fresh_balancer",
     "histogram_of",
     "histogram_rule",
@@ -26,6 +37,7 @@ __all__ = [
     "number_of_bins",
     "observed",
     "read_counts",
+    "require_centred",
     "require_range",
     "require_routed_by",
     "require_totals",
@@ -158,3 +170,18 @@ def read_counts(subject: Subject, inputs: CountInputs, load: int) -> Array:
     balancer.load_state_dict({"bias": bias, "histogram": np.ascontiguousarray(counts)})
     balancer.update()
     return balancer.bias
+
+
+def choices_for(subject: Subject, batch: BatchInputs, rule: str) -> list[Allowed]:
+    """Where the rule may find each expert's statistic, one entry per legal reading."""
+    r_MN = required_biases(subject, valid_rows(batch), batch.bias, batch.top_k)
+    tokens, num_experts = r_MN.shape
+    return [allowed(r_MN, r) for r in readings(rule, tokens, batch.top_k, num_experts)]
+
+
+def require_centred(subject: Subject, actual: Array, choices: list[Allowed], what: str) -> None:
+    """The mean of an updated bias is 0, up to the rounding of the mean and of its subtraction."""
+    arithmetic = subject.routing_arithmetic()
+    size_N = np.max([choice.size for choice in choices], axis=0)
+    radius = mean_rounding(size_N, arithmetic) + np.mean(one_rounding(actual, arithmetic))
+    within(subject, np.array(actual.mean()), Ball(0.0, radius, arithmetic), f"the mean of {what}")

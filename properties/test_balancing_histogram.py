@@ -1,0 +1,287 @@
+"""Quantile Balancing: the histogram of App. D, in one process.
+
+Legend: M tokens, N routed experts, K top_k, B histogram bins. k = top_k, m = valid tokens, n = N,
+q = m k / n the target load; r_ij = alpha_i - s_ij the required bias, alpha_i the cutoff of token i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from properties.checks import note_figure, require
+from properties.errors import ViolationError
+from properties.judgement.balancing import (
+    Allowed,
+    Bins,
+    exactly,
+    one_rounding,
+    require_some_constant,
+    required_biases,
+)
+from properties.judgement.balancing_runs import (
+    ascending,
+    choices_for,
+    fresh_balancer,
+    histogram_of,
+    histogram_rule,
+    micro_batches,
+    number_of_bins,
+    observed,
+    read_counts,
+    require_centred,
+    require_range,
+    require_routed_by,
+    require_totals,
+    rounded,
+    valid_rows,
+)
+from properties.registry import specification
+from properties.strategies import balancing, ranks
+from properties.strategies.balancing import BatchInputs, HistogramInputs
+from properties.strategies.ranks import CountInputs
+from properties.subject import Subject
+
+
+@specification(
+    "QB-RANK",
+    source="App. D",
+    needs=("balancer", "balancer.load_state_dict"),
+    examples=60,
+    inputs=ranks.counts(),
+)
+def test_qb_rank(subject: Subject, inputs: CountInputs) -> None:
+    """The histogram reads the same statistic at every m with integral q, up to the largest counts.
+
+    Counts are injected through ``load_state_dict``. Each expert has q - 1, q or q + 1 tokens up to
+    bin a and the rest in a bin far above. All rules read a for q + 1 and the far bin for q - 1;
+    for q the q-th smallest is in a, the (q+1)-th far above. What is read for q has to be the same
+    at every m, within two bin widths, and in the declared bin where a rank is declared.
+
+    Hypotheses: integral q, k/n not dyadic, m k < 2^31, so that int32 arithmetic is exact; q = 1 up
+    to q > 2^24, where a float32 count stands still. Bias 0, so the range is [-1, 1].
+
+    Source and proof: App. D reads the first bin whose cumulative count reaches ceil(q); q is an
+    integer here. A float32 product m k/n passes q for 56 % of all m with 16/896 = 1/56, first at
+    m = 168; float32 counts cannot tell 2^24 from 2^24 + 1.
+
+    Legal freedoms: interpolation inside a bin, or none; any fixed point between the two statistics
+    where no rank is declared. A bias that is subtracted has its histogram mirrored.
+
+    If it fails: the rank depends on the batch size, or one part in 16 million tokens decides.
+    """
+    require_range(subject)
+    surplus, rule = inputs.experts.surplus, histogram_rule(subject)
+    arithmetic = subject.routing_arithmetic()
+    bins = Bins.of(np.zeros(inputs.experts.num_experts), inputs.num_bins, arithmetic)
+    met = int(np.flatnonzero(surplus == 0)[0])
+    more = int(np.flatnonzero(surplus == 1)[0])
+    place, first_load = None, inputs.experts.loads[0]
+    for load in inputs.experts.loads:
+        actual = read_counts(subject, inputs, load)
+        what = f"the update at q = {load}, m = {inputs.experts.tokens(load)}"
+        require_some_constant(subject, actual, _bins_read(inputs, bins, rule), what)
+        here = actual[met] - actual[more]
+        note_figure(subject, "bins from the q-th read", here / bins.width)
+        place = here if place is None else place
+        reach = 2.0 * (bins.width + bins.slip + one_rounding(actual[[met, more]], arithmetic).sum())
+        require(
+            abs(here - place) <= reach,
+            f"{what} reads {(here - place) / bins.width:.3g} bins from where it reads at "
+            f"q = {first_load}: not the same statistic",
+        )
+
+
+@specification(
+    "QB-DEFER",
+    source="Eq. 14, App. D",
+    needs=("balancer",),
+    examples=60,
+    inputs=balancing.histograms((64,)),
+)
+def test_qb_defer(subject: Subject, inputs: HistogramInputs) -> None:
+    """Observing never changes the bias that a batch is routed by: only ``update`` does.
+
+    The bias is bit for bit what it was after each micro-batch; every micro-batch is routed by it,
+    and so is, after the update, the first one by the new bias.
+
+    Hypotheses: k < n, finite logits and bias, any masks, micro-batches without tokens included.
+
+    Source: Eq. 14's bias acts on the next batch. A token that helped to choose the bias it is
+    routed by sees the future of its batch, which is not there at inference.
+
+    Legal freedoms: ids of scores that rounding may exchange.
+
+    If it fails: training leaks information across tokens, and its loss cannot be reached at
+    inference.
+    """
+    batch = rounded(subject, inputs.batch)
+    balancer = fresh_balancer(subject, batch, inputs.num_bins)
+    parts = micro_batches(batch, inputs.cuts)
+    for part in parts:
+        require_routed_by(subject, balancer, part, batch.bias)
+    balancer.update()
+    require_routed_by(subject, balancer, replace(parts[0], mask=None), balancer.bias)
+
+
+@specification(
+    "QB-HIST-TOTAL",
+    source="App. D",
+    needs=("balancer",),
+    examples=60,
+    inputs=balancing.histograms(),
+)
+def test_qb_hist_total(subject: Subject, inputs: HistogramInputs) -> None:
+    """Each expert's bins sum to the number of valid tokens observed since the last update.
+
+    Hypotheses: k < n, finite logits and bias, training, any masks and micro-batches. An
+    implementation that keeps no histogram does not offer this.
+
+    Source and proof: every valid token requires one bias of every expert, and the closed range
+    holds them all: alpha_i is between min b and max b + 1.
+
+    Legal freedoms: what bin a value at an edge falls in.
+
+    If it fails: quantiles do not see it when all tokens are counted twice, so it stays hidden until
+    something reads the counts; a value lost at the top edge moves one expert only.
+    """
+    batch = rounded(subject, inputs.batch)
+    balancer = fresh_balancer(subject, batch, inputs.num_bins)
+    parts, seen = micro_batches(batch, inputs.cuts), 0
+    require_totals(balancer, 0, "before any batch")
+    for part in parts:
+        balancer.observe(part.logits, mask=part.mask)
+        seen += valid_rows(part).shape[0]
+        require_totals(balancer, seen, f"after {seen} valid tokens")
+    balancer.update()
+    require_totals(balancer, 0, "after the update")
+    balancer.observe(parts[-1].logits, mask=parts[-1].mask)
+    require_totals(balancer, valid_rows(parts[-1]).shape[0], "after the update and a batch")
+
+
+@specification(
+    "QB-HIST-BINS",
+    source="App. D",
+    needs=("balancer",),
+    examples=60,
+    inputs=balancing.histograms((64, 16, 3, 2)),
+)
+def test_qb_hist_bins(subject: Subject, inputs: HistogramInputs) -> None:
+    """Bin t of expert j counts the tokens with r_ij in the t-th part of [min b - 1, max b + 1].
+
+    Cumulative counts are held between those of the r that certainly and those that possibly lie
+    below each inner edge.
+
+    Hypotheses: sigmoid scores, k < n, finite logits and bias, B equal bins of the bias in force.
+
+    Source: App. D. A shift of all bins by one changes no difference between experts, so that the
+    bias does not show it.
+
+    Legal freedoms: values within rounding of an edge fall to either side: with b = 0 and even B the
+    many r that equal 0 are such. A bias that is subtracted has its histogram mirrored.
+
+    If it fails: values near one end of the range share a bin that is not theirs, counts of ranks
+    with another edge rule do not add up, and a bias that hits the range's end comes out wrong.
+    """
+    require_range(subject)
+    batch, balancer = observed(subject, inputs)
+    counts_NB = ascending(subject, histogram_of(balancer))
+    r_MN = required_biases(subject, valid_rows(batch), batch.bias, batch.top_k)
+    bins = Bins.of(batch.bias, counts_NB.shape[1], subject.routing_arithmetic())
+    edges = bins.low + bins.width * np.arange(1, counts_NB.shape[1])
+    reach_MN = r_MN.radius + bins.slip
+    for expert, cumulative in enumerate(np.cumsum(counts_NB, axis=1)[:, :-1]):
+        value, reach = r_MN.value[:, expert], reach_MN[:, expert]
+        least = np.searchsorted(np.sort(value + reach), edges, side="left")
+        most = np.searchsorted(np.sort(value - reach), edges, side="right")
+        wrong = np.flatnonzero((cumulative < least) | (cumulative > most))
+        if wrong.size:
+            bin_ = int(wrong[0])
+            raise ViolationError(
+                f"expert {expert} has {cumulative[bin_]} tokens in its first {bin_ + 1} bins, but "
+                f"between {least[bin_]} and {most[bin_]} of its required biases lie below "
+                f"{edges[bin_]!s}"
+            )
+
+
+@specification(
+    "QB-HIST-ERROR",
+    source="App. D",
+    needs=("balancer",),
+    examples=100,
+    inputs=balancing.histograms(),
+)
+def test_qb_hist_error(subject: Subject, inputs: HistogramInputs) -> None:
+    """Some constant c puts every b_j + c within one bin width of the exact statistic's interval.
+
+    So differences between experts are those of the exact update within two bin widths w, where
+    w = (max b - min b + 2) / B. The interval and the declared ranks (``histogram_rank``) are those
+    of QB-VALUE.
+
+    Hypotheses: sigmoid scores, k < n, finite logits and bias, B >= 2, any micro-batches and masks;
+    without valid tokens the bias keeps its differences.
+
+    Source and proof: the value of the rank that is read lies in the bin where the cumulative count
+    passes it, and so does the estimate, wherever in the bin it is put. Values near an edge may be
+    counted beyond it, and the estimate is then off by that much more.
+
+    Legal freedoms: those of QB-VALUE; interpolation inside the bin, its middle or its edge.
+
+    If it fails: micro-batches are lost, the range does not hold all values, or the counts are read
+    with another range than they were made with.
+    """
+    require_range(subject)
+    batch, balancer = observed(subject, inputs)
+    num_bins = number_of_bins(balancer, inputs)
+    balancer.update()
+    if valid_rows(batch).shape[0]:
+        choices = _estimates(subject, batch, num_bins)
+    else:
+        choices = [exactly(batch.bias)]
+    require_some_constant(subject, balancer.bias, choices, "the bias after update")
+
+
+@specification(
+    "QB-HIST-CENTRE",
+    source="Eq. 14, App. D",
+    needs=("balancer",),
+    examples=60,
+    inputs=balancing.histograms(),
+)
+def test_qb_hist_centre(subject: Subject, inputs: HistogramInputs) -> None:
+    """After the balancer's update the mean of the bias is 0.
+
+    Hypotheses: sigmoid scores, k < n, a finite old bias, at least one valid token. 0 within the
+    rounding of a mean of n numbers as large as the estimates, and of n differences.
+
+    Source: App. D ends with the centring of Eq. 14; see QB-CENTRE, also for what breaks.
+
+    Legal freedoms: the sum in any order, in the routing format or a finer one.
+
+    If it fails: each update moves the range of the next histogram along with the common offset.
+    """
+    require_range(subject)
+    batch, balancer = observed(subject, inputs)
+    if valid_rows(batch).shape[0]:
+        choices = _estimates(subject, batch, number_of_bins(balancer, inputs))
+        balancer.update()
+        require_centred(subject, balancer.bias, choices, "the bias after update")
+
+
+def _estimates(subject: Subject, batch: BatchInputs, num_bins: int) -> list[Allowed]:
+    bins = Bins.of(batch.bias, num_bins, subject.routing_arithmetic())
+    exact = choices_for(subject, batch, histogram_rule(subject))
+    return [choice.widened(bins.width, bins.slip) for choice in exact]
+
+
+def _bins_read(inputs: CountInputs, bins: Bins, rule: str) -> list[Allowed]:
+    """The bins where a rule may find each expert's statistic: near, far, or one to the other."""
+    surplus = inputs.experts.surplus
+    first = np.where(surplus > 0, inputs.near, inputs.far)
+    last = first.copy()
+    met = surplus == 0
+    first[met] = inputs.far if rule == "q+1" else inputs.near
+    last[met] = inputs.near if rule == "q" else inputs.far
+    slip = np.full(surplus.shape, bins.slip)
+    return [Allowed(bins.low + first * bins.width, bins.low + (last + 1) * bins.width, slip, slip)]
