@@ -14,6 +14,8 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
 from typing import Any, Literal
 
 from hypothesis.strategies import SearchStrategy
@@ -110,12 +112,17 @@ def specification(
 
 def catalogue() -> dict[str, Property]:
     """Every property by id, in the order of the topics and, within one, of the file."""
+    _import_specifications()
+    return dict(sorted(_CATALOGUE.items(), key=lambda item: TOPICS.index(item[1].topic)))
+
+
+@cache
+def _import_specifications() -> None:
     import properties
 
     for module in pkgutil.iter_modules(properties.__path__, "properties."):
         if module.name.startswith("properties.test_"):
             importlib.import_module(module.name)
-    return dict(sorted(_CATALOGUE.items(), key=lambda item: TOPICS.index(item[1].topic)))
 
 
 def find(property_id: str) -> Property:
@@ -123,8 +130,6 @@ def find(property_id: str) -> Property:
 
     Raises KeyError, naming the nearest ids, if there is none.
     """
-    from difflib import get_close_matches
-
     entries = catalogue()
     wanted = property_id.upper()
     if wanted not in entries:
