@@ -78,15 +78,6 @@ def _parts(parameters: Any) -> tuple[Tensor, Tensor, Tensor]:
     return parameters.gate_proj, parameters.up_proj, parameters.down_proj
 
 
-def in_both_formats(mutant: Any) -> Any:
-    """Enter the bfloat16 twin of a mutant into this module, too."""
-    name = f"{mutant.__name__}BFloat16"
-    kept = {key: vars(mutant)[key] for key in ("__doc__", "__module__", "killed_by")}
-    globals()[name] = type(name, (mutant,), {**kept, "precision": BFloat16.precision})
-    return mutant
-
-
-@in_both_formats
 class InversePermutationForgotten(Correct):
     """Results stay in the order of the experts."""
 
@@ -96,7 +87,6 @@ class InversePermutationForgotten(Correct):
         return torch.arange(order_P.numel())
 
 
-@in_both_formats
 class PermutationAppliedTwice(Correct):
     """Results are sorted once more instead of back: right for an involution."""
 
@@ -106,7 +96,6 @@ class PermutationAppliedTwice(Correct):
         return order_P
 
 
-@in_both_formats
 class LastExpertNeverCounted(Correct):
     """The loop over experts ends one early."""
 
@@ -117,7 +106,6 @@ class LastExpertNeverCounted(Correct):
         return y_PL * (ids_P != parameters.gate_proj.shape[0] - 1)[:, None]
 
 
-@in_both_formats
 class IdsShifted(Correct):
     """Ids count from 1."""
 
@@ -127,7 +115,6 @@ class IdsShifted(Correct):
         return (expert_ids + 1) % num_experts
 
 
-@in_both_formats
 class IdsInBytes(Correct):
     """Ids are sent as uint8: right up to 256 experts."""
 
@@ -137,7 +124,6 @@ class IdsInBytes(Correct):
         return expert_ids.to(torch.uint8).to(torch.int64)
 
 
-@in_both_formats
 class OffsetsOneLate(Correct):
     """The first row of every group is computed by the expert before."""
 
@@ -150,7 +136,6 @@ class OffsetsOneLate(Correct):
         return super().grouped(sent_PL, late_P, parameters)
 
 
-@in_both_formats
 class ZeroWeightsCounted(Correct):
     """Weights are kept away from 0, so that slots which weigh nothing count a little."""
 
@@ -160,7 +145,6 @@ class ZeroWeightsCounted(Correct):
         return weights.clamp(min=0.05)
 
 
-@in_both_formats
 class WeightsBeforeActivation(Correct):
     """Weights multiply what experts are given, not what they return."""
 
@@ -173,7 +157,6 @@ class WeightsBeforeActivation(Correct):
         return torch.ones_like(weights)
 
 
-@in_both_formats
 class WeightsOfTheWrongSlot(Correct):
     """Weights are sorted along, and not sorted back."""
 
@@ -183,7 +166,6 @@ class WeightsOfTheWrongSlot(Correct):
         return weights.reshape(-1)[order_P].view_as(weights)
 
 
-@in_both_formats
 class WeightsNormalisedAgain(Correct):
     """Weights are divided by their sum once more."""
 
@@ -193,7 +175,6 @@ class WeightsNormalisedAgain(Correct):
         return weights / weights.sum(1, keepdim=True).clamp(min=1e-20)
 
 
-@in_both_formats
 class AssignedNotAccumulated(Correct):
     """Every slot overwrites the row of its token."""
 
@@ -203,7 +184,6 @@ class AssignedNotAccumulated(Correct):
         return y_MKL[:, -1] * weights[:, -1, None]
 
 
-@in_both_formats
 class LastSlotDropped(Correct):
     """The k-th slot is left out of the sum."""
 
@@ -213,7 +193,6 @@ class LastSlotDropped(Correct):
         return super().combine(y_MKL[:, :-1], weights[:, :-1])
 
 
-@in_both_formats
 class UniformWeights(Correct):
     """Every chosen expert weighs the same."""
 
@@ -223,7 +202,6 @@ class UniformWeights(Correct):
         return weights.mean(1, keepdim=True).expand_as(weights)
 
 
-@in_both_formats
 class CombinedInBFloat16(Correct):
     """The running sum over the slots is rounded to bfloat16 after every term."""
 
@@ -237,7 +215,6 @@ class CombinedInBFloat16(Correct):
         return total_ML
 
 
-@in_both_formats
 class DownTransposed(Correct):
     """The down projection is taken the other way round where it is square."""
 
@@ -248,7 +225,6 @@ class DownTransposed(Correct):
         return super().expert(x_PL, gate_HL, up_HL, down_LH.t() if square else down_LH)
 
 
-@in_both_formats
 class GateAndUpSwapped(Correct):
     """up_proj feeds the gate."""
 
@@ -258,7 +234,6 @@ class GateAndUpSwapped(Correct):
         return super().expert(x_PL, up_HL, gate_HL, down_LH)
 
 
-@in_both_formats
 class StridesIgnored(Correct):
     """x is read row after row, whatever its strides."""
 
@@ -268,7 +243,6 @@ class StridesIgnored(Correct):
         return super().sent(x.as_strided(x.shape, (x.shape[1], 1)), weights)
 
 
-@in_both_formats
 class BeyondCapacityDropped(Correct):
     """An expert takes the first tokens that come, up to a quarter more than its fair share."""
 
@@ -282,7 +256,6 @@ class BeyondCapacityDropped(Correct):
         return super().grouped(sent_PL, ids_P, parameters) * kept_P[:, None]
 
 
-@in_both_formats
 class TailOfTheTileForgotten(Correct):
     """Rows after the last full tile of four stay 0, where there is a full tile."""
 
@@ -294,7 +267,6 @@ class TailOfTheTileForgotten(Correct):
         return super().combine(y_MKL, weights) * computed_M[:, None]
 
 
-@in_both_formats
 class IdleRowsUninitialised(Correct):
     """Outputs lie in a buffer (N, P, L) that idle experts never write, and are read times 0."""
 
@@ -311,7 +283,6 @@ class IdleRowsUninitialised(Correct):
         return (buffer_NPL * chosen_NP1).sum(0)
 
 
-@in_both_formats
 class NothingCrashes(Correct):
     """The number of groups comes from the largest id, which no token has when there is none."""
 
@@ -340,7 +311,6 @@ class _Gradients(Correct):
         raise NotImplementedError
 
 
-@in_both_formats
 class IdleGradientsUninitialised(_Gradients):
     """The gradient's buffer is written where tokens went, and nowhere else."""
 
@@ -352,7 +322,6 @@ class IdleGradientsUninitialised(_Gradients):
         return buffer
 
 
-@in_both_formats
 class GradientsOfIdleExperts(_Gradients):
     """Weight decay is folded into the gradients, so that idle experts move."""
 
@@ -362,7 +331,6 @@ class GradientsOfIdleExperts(_Gradients):
         return gradient + 0.01 * parameter.detach()
 
 
-@in_both_formats
 class ZeroOutput(Correct):
     """Zeros of the right shape."""
 
@@ -372,7 +340,6 @@ class ZeroOutput(Correct):
         return torch.zeros_like(y_MKL[:, 0])
 
 
-@in_both_formats
 class InputCopied(Correct):
     """x, unchanged."""
 
@@ -382,7 +349,6 @@ class InputCopied(Correct):
         return x_PL
 
 
-@in_both_formats
 class RandomOutput(Correct):
     """Normal numbers of the right shape."""
 
@@ -393,7 +359,6 @@ class RandomOutput(Correct):
         return torch.randn(y_MKL.shape[0], y_MKL.shape[2], generator=generator)
 
 
-@in_both_formats
 class WrongDtype(Correct):
     """float64 from an implementation that declares another format."""
 
@@ -404,7 +369,6 @@ class WrongDtype(Correct):
         return super().experts_forward(*args, **kwargs).double()
 
 
-@in_both_formats
 class WritesIntoWeights(Correct):
     """The result is right, and the weights are used as scratch memory."""
 
@@ -414,3 +378,14 @@ class WritesIntoWeights(Correct):
         out = super().combine(y_MKL, weights)
         weights.detach().zero_()
         return out
+
+
+def bfloat16_twin(mutant: type) -> type:
+    """The same mistake with bfloat16 storage."""
+    kept = {name: getattr(mutant, name) for name in ("__doc__", "__module__", "killed_by")}
+    precision = {"precision": BFloat16.precision}
+    return type(f"{mutant.__name__}BFloat16", (mutant,), kept | precision)
+
+
+_mutants = [thing for thing in globals().values() if hasattr(thing, "killed_by")]
+globals().update({twin.__name__: twin for twin in map(bfloat16_twin, _mutants)})
