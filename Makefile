@@ -45,7 +45,7 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[torch,report]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[torch]'
 	touch $@
 
 $(PEERS)/installed: pyproject.toml constraints.txt $(wildcard tests/peers/requirements*.txt)
