@@ -35,13 +35,14 @@ from properties.subject import Routed, Subject
 
 
 @specification(
-    "RTR-VALID", source="Eq. 13", needs=("route",), examples=300, inputs=routing.inputs()
+    "RTR-VALID", source="Eq. 13", needs=("route",), examples=300, inputs=routing.inputs(fewest=1)
 )
 def test_rtr_valid(subject: Subject, inputs: RoutingInputs) -> None:
     """Each token gets K different experts in [0, N), a valid top-k of the biased scores s + b.
 
     Hypotheses: finite logits, a bias that is finite or -inf, 1 <= K <= N, any M from 0 on, any
     strides. Fewer than K candidates may be finite: the others then fill up, each at most once.
+    N = 1 is drawn here and nowhere else, so that a router without it fails one property and not all.
     Valid means that no left-out expert lies above a chosen one by more than both radii, the radii
     being those of s + b in the declared routing format.
 

@@ -80,12 +80,18 @@ class RoutingInputs:
     level: float | None = None
 
 
-def inputs(*, all_experts: bool = True) -> st.SearchStrategy[RoutingInputs]:
-    """Every class of scores. Without ``all_experts``, K < N: there is a cutoff."""
+def inputs(*, all_experts: bool = True, fewest: int = 2) -> st.SearchStrategy[RoutingInputs]:
+    """Every class of scores. Without ``all_experts``, K < N: there is a cutoff.
+
+    A single expert is left to the property that asks for it: a router that cannot take N = 1 should
+    fail one property and not all.
+    """
     return st.one_of(
-        _by_element(readable_floats(4), readable_floats(4), all_experts),
-        _by_element(st.sampled_from(SPECIAL_LOGITS), st.sampled_from(SPECIAL_BIASES), all_experts),
-        *(_seeded(all_experts) for _ in range(6)),
+        _by_element(readable_floats(4), readable_floats(4), all_experts, fewest),
+        _by_element(
+            st.sampled_from(SPECIAL_LOGITS), st.sampled_from(SPECIAL_BIASES), all_experts, fewest
+        ),
+        *(_seeded(all_experts, fewest) for _ in range(6)),
         nearly_tied(all_experts=all_experts),
     )
 
@@ -120,6 +126,7 @@ def faint(draw: st.DrawFn) -> RoutingInputs:
 def tied(draw: st.DrawFn) -> RoutingInputs:
     """Ties that hold in every format, across unequal scores, too; or one logit for all experts."""
     tokens, num_experts = draw(shapes())
+    num_experts = max(2, num_experts)
     top_k = draw(top_ks(num_experts))
     rng = np.random.default_rng(draw(seeds()))
     levels = draw(
@@ -158,9 +165,10 @@ def _by_element(
     logit: st.SearchStrategy[float],
     bias: st.SearchStrategy[float],
     all_experts: bool,
+    fewest: int,
 ) -> RoutingInputs:
     """Up to 3 tokens and 5 experts, drawn number by number."""
-    num_experts = draw(st.integers(1 if all_experts else 2, 5))
+    num_experts = draw(st.integers(fewest, 5))
     tokens = draw(st.integers(1, 3))
     count = tokens * num_experts
     logits = draw(st.lists(logit, min_size=count, max_size=count))
@@ -170,11 +178,9 @@ def _by_element(
 
 
 @st.composite
-def _seeded(draw: st.DrawFn, all_experts: bool) -> RoutingInputs:
+def _seeded(draw: st.DrawFn, all_experts: bool, fewest: int) -> RoutingInputs:
     tokens, num_experts = draw(shapes())
-    if not all_experts:
-        num_experts = max(2, num_experts)
-    return draw(_patterned(tokens, num_experts, all_experts))
+    return draw(_patterned(tokens, max(fewest, num_experts), all_experts))
 
 
 @st.composite
