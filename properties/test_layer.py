@@ -10,31 +10,25 @@ routed expert, S shared experts, G hidden width of a shared expert.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-import reference_numpy as reference
 from properties.checks import undecidable, within
-from properties.judgement.layer import (
-    LegalLayer,
-    agree,
-    legal_layer,
-    logit_ball,
-    on_arrays,
-    with_shared_experts,
+from properties.judgement.layer import agree, crossed_outputs, logit_ball, with_shared_experts
+from properties.judgement.layer_calls import (
+    LayerCall,
+    absorbed,
+    moved_to_up,
+    norm_remainder,
+    turned,
 )
-from properties.protocol import Array, LayerConfig, LayerParameters, Routing
 from properties.registry import specification
-from properties.rounding import Arithmetic, Ball
+from properties.rounding import Ball
 from properties.strategies import layer
 from properties.strategies.arrays import seeds
 from properties.strategies.layer import LayerInputs
 from properties.subject import Subject
-from reference_numpy.layer import routed_sum
-
-FLOAT64 = Arithmetic("float64", "float64", "float64")
 
 
 @specification("LAY-VALUE", source="Eq. 11", needs=("layer",), examples=80, inputs=layer.inputs())
@@ -47,7 +41,7 @@ def test_lay_value(subject: Subject, inputs: LayerInputs) -> None:
     Hypotheses: finite x (…, D) and parameters, any strides of x, amplitudes 1e-4 to 1e2, N from 1
     to 257, K from 1 to N, S from 1 to 3 with a hidden width of their own, widths all different or
     all equal, training and evaluation, any positive betas and eps. In a part of the cases eps is
-    2^40 and the norm's weight 2^20, which makes the norm the identity: nothing before it can hide.
+    2^80 and the norm's weight 2^40, which makes the norm the identity: nothing before it can hide.
 
     Legal freedoms: any selection that rounding of the logits and of the scores can bring about;
     shared experts one by one or side by side; routed_scale anywhere before the norm; combine
@@ -150,12 +144,12 @@ def test_lay_routerwidth(subject: Subject, inputs: LayerInputs, seed: int) -> No
     l < d such a model does not load.
     """
     call = LayerCall.of(subject, inputs)
-    turned = replace(call, parameters=_turned(call.parameters, seed))
+    other = replace(call, parameters=turned(call.parameters, seed))
     if "router_logits" in subject.offered:
-        for given in (call, turned):
+        for given in (call, other):
             logits = subject.router_logits(given.x, given.parameters)
             within(subject, logits, logit_ball(subject, given.x, given.parameters), "router_logits")
-    agree(subject, call.judged(subject), turned.judged(subject), "layer with a turned latent")
+    agree(subject, call.judged(subject), other.judged(subject), "layer with a turned latent")
 
 
 @specification(
@@ -164,37 +158,30 @@ def test_lay_routerwidth(subject: Subject, inputs: LayerInputs, seed: int) -> No
 def test_lay_normorder(subject: Subject, inputs: LayerInputs) -> None:
     """The norm acts once, on the combined sum u: all of a token's routed output shares one factor.
 
-    With silent shared experts y = W_up (u / rho * weight), so y is a multiple of
-    v = W_up (u * weight): y_a v_b = y_b v_a for all coordinates a and b, whatever rho is.
+    With silent shared experts y = W_up (u * weight) / rho with rho = sqrt(mean(u^2) + eps). Another
+    eps makes another rho and nothing else, so the outputs y and y' of both are parallel:
+    y_a y'_b = y_b y'_a for all coordinates a and b. The other eps here is 2^80 (with 2^40 times the
+    weight), which makes the norm the identity.
 
     Hypotheses: K >= 2; shared down projections 0; experts whose outputs differ in size by up to
-    2^12. A sum of separately normalised outputs then points elsewhere: each term has length 1.
+    2^12. A sum of separately normalised outputs then turns with eps: for a small one each term has
+    length 1, for a large one its own length.
 
-    Legal freedoms: those of LAY-VALUE. How large the factor is, is not asked: a missing norm, or
-    another eps, passes here.
+    Legal freedoms: those of LAY-VALUE. How large the factor is, is not asked, nor who was chosen: a
+    missing norm or a wrong routing passes here.
 
     If it fails: the norm is applied to each expert's output, or to partial sums (per rank, per
     group of experts, after each slot), before they are added. Training absorbs it; a checkpoint
     trained the other way then answers nonsense.
     """
     call = LayerCall.of(subject, inputs)
-    y, legal = call.judged(subject)
-    width = y.shape[-1]
-    clear = legal.clear
+    first, second = call.judged(subject), call.with_identity_norm(subject).judged(subject)
+    clear = first[1].clear & second[1].clear
     if not clear.any():
         raise undecidable("no token has one legal routing only")
-    radius = legal.single().radius[clear]
-    v = call.before_factor(legal)[clear]
-    y_ball: Any = Ball.exact(y.reshape(-1, width)[clear], FLOAT64)
-    pivot = np.argmax(np.abs(v.value), axis=1)[:, None]
-    v_pivot: Any = np.take_along_axis(v, pivot, axis=1)
-    crossed = y_ball * v_pivot - np.take_along_axis(y_ball, pivot, axis=1) * v
-    size, size_pivot = np.abs(v.value) + v.radius, np.abs(v_pivot.value) + v_pivot.radius
-    with np.errstate(invalid="ignore"):
-        allowed = radius * size_pivot + np.take_along_axis(radius, pivot, axis=1) * size
-    allowed = np.where(np.isnan(allowed), np.inf, allowed) + crossed.radius
-    expected = Ball(np.zeros(crossed.shape), allowed, FLOAT64)
-    within(subject, crossed.value, expected, "y_a v_b - y_b v_a")
+    crossed, radius = crossed_outputs(first, second)
+    parallel = Ball(np.zeros(crossed.shape), radius, subject.arithmetic)
+    within(subject, crossed[clear], parallel[clear], "y_a y'_b - y_b y'_a")
 
 
 @specification(
@@ -208,32 +195,32 @@ def test_lay_normorder(subject: Subject, inputs: LayerInputs) -> None:
 def test_lay_uponce(subject: Subject, inputs: LayerInputs, seed: int) -> None:
     """W_up acts once, on the normalised sum.
 
-    Where the norm is the identity (eps 2^40, weight 2^20) one up projection after the combine
-    equals one per expert: a layer with latent width D, W_up' = I and W_up W_d for each expert's
-    down projection gives the same output. Where the norm is what it is, factors c of the latent
-    dimensions move freely between its weight and W_up: (weight / c, W_up diag(c)) for
-    (weight, W_up) leaves the output as it is.
+    Where the norm is what it is, factors c of the latent dimensions move freely between its weight
+    and W_up: (weight / c, W_up diag(c)) for (weight, W_up) leaves the output as it is. Where the
+    norm is the identity (eps 2^80, weight 2^40) one up projection after the combine equals one per
+    expert: a layer with latent width D, W_up' = I and W_up W_d for each expert's down projection
+    gives the same output.
 
     Hypotheses: L <= D; W_up has one entry ±1, ±2 or ±4 per row and c is a power of two, so that all
     of these products are exact.
 
-    Proof: W_up is linear, and diag(c) commutes with diag(weight). What the norm is still away from
-    the identity, a share of mean(u^2) / 2^41, is taken from the reference.
+    Proof: diag(c) commutes with diag(weight), and W_up is linear. How far the norm still is from
+    the identity is bounded through abs(u) <= routed_scale b1 b2 max_j sum_h abs(W_d); next to the
+    radii it is nothing, except in float16, where eps is smaller.
 
-    If the first fails: the up projection is applied per expert and again after the combine. If the
-    second fails: it comes before the norm, so that the norm sees the model width; shapes tell only
-    where l < d.
+    If the first fails: W_up comes before the norm, so that the norm sees the model width; shapes
+    tell only where l < d. If the second fails: it is applied per expert and again after the
+    combine.
     """
     plain = LayerCall.of(subject, replace(inputs, identity_norm=False))
-    moved = replace(plain, parameters=_moved_to_up(plain.parameters, seed))
+    moved = replace(plain, parameters=moved_to_up(plain.parameters, seed))
     agree(subject, plain.judged(subject), moved.judged(subject), "layer with factors moved to W_up")
 
     once = LayerCall.of(subject, replace(inputs, identity_norm=True))
-    per_expert = replace(once, parameters=_absorbed(once.parameters))
-    first, second = once.judged(subject), per_expert.judged(subject)
-    with np.errstate(invalid="ignore"):
-        apart = first[1].single().value - second[1].single().value
-    agree(subject, first, second, "one up projection against one per expert", apart)
+    per_expert = replace(once, parameters=absorbed(once.parameters))
+    apart = norm_remainder(once)
+    what = "one up projection against one per expert"
+    agree(subject, once.judged(subject), per_expert.judged(subject), what, apart)
 
 
 @specification(
@@ -266,112 +253,3 @@ def test_lay_shared(subject: Subject, inputs: LayerInputs) -> None:
     regrouped = replace(call, parameters=dealt)
     what = "layer with regrouped shared experts"
     agree(subject, call.judged(subject), regrouped.judged(subject), what)
-
-
-# Calls -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LayerCall:
-    """Arguments of a call, in values that the subject's formats hold."""
-
-    x: Array
-    parameters: LayerParameters
-    config: LayerConfig
-    training: bool
-
-    @classmethod
-    def of(cls, subject: Subject, inputs: LayerInputs) -> LayerCall:
-        """The drawn inputs, rounded to the subject's formats."""
-        parameters, config = inputs.parameters, inputs.config
-        if inputs.identity_norm:
-            exponent = _identity_exponent(subject)
-            norm = np.full_like(parameters.routed_expert_norm, 2.0**exponent)
-            parameters = replace(parameters, routed_expert_norm=norm)
-            config = replace(config, norm_eps=4.0**exponent)
-        bias = subject.round_to_routing(parameters.e_score_correction_bias)
-        rounded = on_arrays(subject.round_to_storage, parameters)
-        rounded = replace(rounded, e_score_correction_bias=bias)
-        return cls(subject.round_to_storage(inputs.x), rounded, config, inputs.training)
-
-    def output(self, subject: Subject) -> Array:
-        """What the implementation returns."""
-        return subject.layer(self.x, self.parameters, config=self.config, training=self.training)
-
-    def legal(self, subject: Subject) -> LegalLayer:
-        """What it may return."""
-        return legal_layer(subject, self.x, self.parameters, self.config)
-
-    def judged(self, subject: Subject) -> tuple[Array, LegalLayer]:
-        """Both."""
-        return self.output(subject), self.legal(subject)
-
-    def before_factor(self, legal: LegalLayer) -> Any:
-        """W_up (u * weight) (M, D), a float64 ball, for each token's first legal selection."""
-        balls = on_arrays(lambda array: Ball.exact(array, FLOAT64), self.parameters)
-        x_MD: Any = Ball.exact(self.x.reshape(-1, self.x.shape[-1]), FLOAT64)
-        s_MN = reference.scores(reference.router_logits(x_MD, balls.gate_weight))
-        ids_MK = legal.selections.expert_ids[legal.selections.first]
-        routing = Routing(ids_MK, reference.combine_weights(s_MN, ids_MK))
-        u_ML = routed_sum(x_MD, balls, routing, config=self.config)
-        up_proj_LD = np.swapaxes(balls.routed_expert_up_proj, -1, -2)
-        return np.matmul(u_ML * balls.routed_expert_norm, up_proj_LD)
-
-
-def _identity_exponent(subject: Subject) -> int:
-    """The e for which weight 2^e and eps 4^e fit the formats; 20 but for the narrowest."""
-    arithmetic = subject.arithmetic
-    computed = min(arithmetic.computed.largest, arithmetic.accumulated.largest)
-    fits = min(np.log2(arithmetic.stored.largest), np.log2(computed) / 2)
-    return min(layer.IDENTITY, int(fits) - 1)
-
-
-def _turned(parameters: LayerParameters, seed: int) -> LayerParameters:
-    """The layer behind a signed permutation of its latent dimensions."""
-    rng = np.random.default_rng(seed)
-    latent = len(parameters.routed_expert_down_proj)
-    order, sign = rng.permutation(latent), rng.choice([-1.0, 1.0], latent)
-    experts = parameters.experts
-    return replace(
-        parameters,
-        routed_expert_down_proj=sign[:, None] * parameters.routed_expert_down_proj[order],
-        experts=replace(
-            experts,
-            gate_proj=experts.gate_proj[..., order] * sign,
-            up_proj=experts.up_proj[..., order] * sign,
-        ),
-    )
-
-
-def _moved_to_up(parameters: LayerParameters, seed: int) -> LayerParameters:
-    """The layer with powers of two taken from the norm's weight into the up projection."""
-    norm_L = parameters.routed_expert_norm
-    factor_L = 2.0 ** np.random.default_rng(seed).integers(0, 4, norm_L.shape)
-    return replace(
-        parameters,
-        routed_expert_norm=norm_L / factor_L,
-        routed_expert_up_proj=parameters.routed_expert_up_proj * factor_L,
-    )
-
-
-def _absorbed(parameters: LayerParameters) -> LayerParameters:
-    """A layer of latent width D whose experts contain the up projection.
-
-    Latent dimensions beyond L are fed and read zeros. The norm must be the identity.
-    """
-    up_DL, experts = parameters.routed_expert_up_proj, parameters.experts
-    model, latent = up_DL.shape
-    more = (0, model - latent)
-    norm_D = np.full(model, parameters.routed_expert_norm[0])
-    return replace(
-        parameters,
-        routed_expert_down_proj=np.pad(parameters.routed_expert_down_proj, (more, (0, 0))),
-        experts=replace(
-            experts,
-            gate_proj=np.pad(experts.gate_proj, ((0, 0), (0, 0), more)),
-            up_proj=np.pad(experts.up_proj, ((0, 0), (0, 0), more)),
-            down_proj=np.matmul(up_DL, experts.down_proj),
-        ),
-        routed_expert_norm=norm_D,
-        routed_expert_up_proj=np.eye(model),
-    )

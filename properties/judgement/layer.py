@@ -22,6 +22,7 @@ import reference_numpy as reference
 from properties.checks import unknown, within
 from properties.protocol import Array, LayerConfig, LayerParameters, Routing
 from properties.rounding import Arithmetic, Ball, ratio
+from properties.rounding.arithmetic import REFERENCE_ROUNDOFF
 from properties.subject import Subject
 
 # A token with more legal selections than are listed, or looked for, is undecided unless one fits.
@@ -34,6 +35,7 @@ __all__ = [
     "LegalLayer",
     "Selections",
     "agree",
+    "crossed_outputs",
     "legal_layer",
     "legal_selections",
     "logit_ball",
@@ -76,10 +78,15 @@ class LegalLayer:
         """Which tokens (M,) have one legal selection only."""
         return self.selections.clear
 
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The shape (M, D) of the flattened tokens."""
+        return len(self.selections.first), self.shape[-1]
+
     def nearest(self, actual: Array) -> Ball:
         """Of each token's legal outputs the one nearest to ``actual``, in the shape of x."""
         chosen = self.selections
-        found = actual.reshape(-1, self.shape[-1])
+        found = actual.reshape(self.rows)
         ratios = ratio(found[chosen.token], self.outputs)
         undecided = np.isnan(ratios)
         worst = np.where(undecided, 0.0, ratios).max(axis=1, initial=0.0)
@@ -128,20 +135,45 @@ def agree(
     what: str,
     apart: float | Array = 0.0,
 ) -> None:
-    """Require two outputs to differ as they should, up to both radii, where the routing is clear.
+    """Require two outputs of equal mathematics to differ by at most both radii, where clear.
 
-    ``apart`` is the difference first - second of the exact outputs. Both are flattened, so they may
-    come in different shapes. Without a clear token the case is unknown.
+    ``apart`` is how far the exact outputs may be from each other. Both outputs are flattened, so
+    they may come in different shapes. Without a clear token the case is unknown.
     """
     (y_first, legal_first), (y_second, legal_second) = first, second
     clear = legal_first.clear & legal_second.clear
     if clear.size and not clear.any():
         unknown(subject, f"{what}: no token has one legal routing only")
-    width = y_first.shape[-1]
-    radius = legal_first.single().radius + legal_second.single().radius
-    apart = np.where(np.isfinite(radius), apart, 0.0)
-    expected = Ball(y_second.reshape(-1, width) + apart, radius, subject.arithmetic)
-    within(subject, y_first.reshape(-1, width)[clear], expected[clear], what)
+    radius = legal_first.single().radius + legal_second.single().radius + apart
+    expected = Ball(y_second.reshape(legal_second.rows), radius, subject.arithmetic)
+    within(subject, y_first.reshape(legal_first.rows)[clear], expected[clear], what)
+
+
+def crossed_outputs(
+    first: tuple[Array, LegalLayer], second: tuple[Array, LegalLayer]
+) -> tuple[Array, Array]:
+    """y_a y'_b - y_b y'_a (M, D) for each a, b being where y' is largest, and how far from 0 it is.
+
+    If y = v + e and y' = v' + e' with v parallel to v', then y_a y'_b - y_b y'_a equals
+    (v_a e'_b + e_a y'_b) - (v_b e'_a + e_b y'_a).
+    """
+    (y, legal), (y_second, legal_second) = first, second
+    y, y_second = y.reshape(legal.rows), y_second.reshape(legal.rows)
+    largest = np.argmax(np.abs(y_second), axis=1)[:, None]
+    r, r_second = legal.single().radius, legal_second.single().radius
+
+    def at_b(array: Array) -> Array:
+        return np.take_along_axis(array, largest, axis=1)
+
+    def size(array: Array) -> Array:
+        return np.abs(np.where(np.isfinite(array), array, 0.0))
+
+    one, other = y * at_b(y_second), at_b(y) * y_second
+    with np.errstate(invalid="ignore"):
+        radius = (size(y) + r) * at_b(r_second) + r * size(at_b(y_second))
+        radius += (size(at_b(y)) + at_b(r)) * r_second + at_b(r) * size(y_second)
+    radius += 4 * REFERENCE_ROUNDOFF * (size(one) + size(other))
+    return one - other, np.where(np.isnan(radius), np.inf, radius)
 
 
 def on_arrays(function: Callable[[Array], Any], parameters: Tree) -> Tree:

@@ -1,0 +1,134 @@
+"""Calls of the layer, and changes of its parameters that leave the output as it is.
+
+Legend: M tokens, N routed experts, D model width, L latent width, H hidden width of an expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from properties.judgement.layer import LegalLayer, legal_layer, on_arrays
+from properties.protocol import Array, LayerConfig, LayerParameters
+from properties.strategies.layer import IDENTITY, LayerInputs
+from properties.subject import Subject
+
+__all__ = ["LayerCall", "absorbed", "moved_to_up", "norm_remainder", "turned"]
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """Arguments of a call, in values that the subject's formats hold."""
+
+    x: Array
+    parameters: LayerParameters
+    config: LayerConfig
+    training: bool
+
+    @classmethod
+    def of(cls, subject: Subject, inputs: LayerInputs) -> LayerCall:
+        """The drawn inputs, rounded to the subject's formats."""
+        bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
+        rounded = on_arrays(subject.round_to_storage, inputs.parameters)
+        rounded = replace(rounded, e_score_correction_bias=bias)
+        call = cls(subject.round_to_storage(inputs.x), rounded, inputs.config, inputs.training)
+        if not inputs.identity_norm:
+            return call
+        ones = replace(rounded, routed_expert_norm=np.ones_like(rounded.routed_expert_norm))
+        return replace(call, parameters=ones).with_identity_norm(subject)
+
+    def with_identity_norm(self, subject: Subject) -> LayerCall:
+        """The same call with 2^e times the norm's weight, and eps 4^e: the weight alone acts."""
+        exponent = _identity_exponent(subject)
+        weight = self.parameters.routed_expert_norm * 2.0**exponent
+        config = replace(self.config, norm_eps=4.0**exponent)
+        return replace(
+            self, parameters=replace(self.parameters, routed_expert_norm=weight), config=config
+        )
+
+    def output(self, subject: Subject) -> Array:
+        """What the implementation returns."""
+        return subject.layer(self.x, self.parameters, config=self.config, training=self.training)
+
+    def legal(self, subject: Subject) -> LegalLayer:
+        """What it may return."""
+        return legal_layer(subject, self.x, self.parameters, self.config)
+
+    def judged(self, subject: Subject) -> tuple[Array, LegalLayer]:
+        """Both."""
+        return self.output(subject), self.legal(subject)
+
+
+def _identity_exponent(subject: Subject) -> int:
+    """The e for which weight 2^e and eps 4^e fit the formats; 20 but for the narrowest."""
+    arithmetic = subject.arithmetic
+    computed = min(arithmetic.computed.largest, arithmetic.accumulated.largest)
+    fits = min(np.log2(arithmetic.stored.largest), np.log2(computed) / 2)
+    return min(IDENTITY, int(fits) - 1)
+
+
+def norm_remainder(call: LayerCall) -> Array:
+    """How far W_up RMSNorm(u) is from W_up u, with an identity norm of width L, then of width D.
+
+    A bound (D,) for the sum of both, whatever the routing: 1 - 1/sqrt(1 + t) <= t/2 for the share
+    t = mean(u^2) / eps, and abs(u) is bounded by the caps.
+    """
+    config, parameters = call.config, call.parameters
+    cap = abs(config.routed_scale) * config.beta_gate * config.beta_up
+    u_L = cap * np.abs(parameters.experts.down_proj).sum(axis=2).max(axis=0)
+    up_D: Array = np.abs(parameters.routed_expert_up_proj) @ u_L
+    share = (np.mean(u_L**2) + np.mean(up_D**2)) / config.norm_eps
+    remainder: Array = up_D * share / 2
+    return remainder
+
+
+def turned(parameters: LayerParameters, seed: int) -> LayerParameters:
+    """The layer behind a signed permutation of its latent dimensions."""
+    rng = np.random.default_rng(seed)
+    latent = len(parameters.routed_expert_down_proj)
+    order, sign = rng.permutation(latent), rng.choice([-1.0, 1.0], latent)
+    experts = parameters.experts
+    return replace(
+        parameters,
+        routed_expert_down_proj=sign[:, None] * parameters.routed_expert_down_proj[order],
+        experts=replace(
+            experts,
+            gate_proj=experts.gate_proj[..., order] * sign,
+            up_proj=experts.up_proj[..., order] * sign,
+        ),
+    )
+
+
+def moved_to_up(parameters: LayerParameters, seed: int) -> LayerParameters:
+    """The layer with powers of two taken from the norm's weight into the up projection."""
+    norm_L = parameters.routed_expert_norm
+    factor_L = 2.0 ** np.random.default_rng(seed).integers(0, 4, norm_L.shape)
+    return replace(
+        parameters,
+        routed_expert_norm=norm_L / factor_L,
+        routed_expert_up_proj=parameters.routed_expert_up_proj * factor_L,
+    )
+
+
+def absorbed(parameters: LayerParameters) -> LayerParameters:
+    """A layer of latent width D whose experts contain the up projection.
+
+    Latent dimensions beyond L are fed and read zeros. The norm must be the identity.
+    """
+    up_DL, experts = parameters.routed_expert_up_proj, parameters.experts
+    model, latent = up_DL.shape
+    more = (0, model - latent)
+    norm_D = np.full(model, parameters.routed_expert_norm[0])
+    return replace(
+        parameters,
+        routed_expert_down_proj=np.pad(parameters.routed_expert_down_proj, (more, (0, 0))),
+        experts=replace(
+            experts,
+            gate_proj=np.pad(experts.gate_proj, ((0, 0), (0, 0), more)),
+            up_proj=np.pad(experts.up_proj, ((0, 0), (0, 0), more)),
+            down_proj=np.matmul(up_DL, experts.down_proj),
+        ),
+        routed_expert_norm=norm_D,
+        routed_expert_up_proj=np.eye(model),
+    )
