@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from properties import report
+from properties.execution import select
 from properties.registry import TOPICS, Property, catalogue, find
 
 MAX_WORKERS = 4
@@ -75,7 +76,7 @@ def _workers(text: str) -> int:
 def _list(topics: Sequence[str]) -> int:
     for entry in catalogue().values():
         if entry.topic in topics:
-            print(f"{entry.id:<14}{entry.kind:<16}{entry.headline}")
+            print(f"{entry.id:<17}{entry.kind:<16}{entry.headline}")
     return report.EXIT_PASSED
 
 
@@ -105,11 +106,16 @@ def explanation(entry: Property) -> str:
 
 
 def _run(options: argparse.Namespace) -> int:
-    for property_id in options.only:
-        try:
-            find(property_id)
-        except KeyError as error:
-            return _refuse(error.args[0])
+    try:
+        chosen = select(options.only, options.topic)
+    except KeyError as error:
+        return _refuse(error.args[0])
+    if not chosen:
+        return _refuse("no property is both in --only and in --topic")
+    for name in ("json", "junitxml"):
+        path: Path | None = getattr(options, name)
+        if path is not None and (reason := _unwritable(path)):
+            return _refuse(f"--{name} {path} cannot be written: {reason}")
     with tempfile.TemporaryDirectory(prefix="latentmoe-gate-") as folder:
         result = Path(folder) / "run.json"
         finished = subprocess.run(
@@ -119,13 +125,24 @@ def _run(options: argparse.Namespace) -> int:
             return _no_verdict(finished.returncode, result.with_suffix(".now"))
         text = result.read_text(encoding="utf-8")
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(text, encoding="utf-8")
         print(f"JSON: {options.json}")
     code: int = json.loads(text)["exit_code"]
     if code == report.EXIT_PASSED and finished.returncode != 0:
         return report.EXIT_SUITE
     return code
+
+
+def _unwritable(path: Path) -> str:
+    """Why a report could not be written there; asked before the run, so that none is lost."""
+    if path.is_dir():
+        return "it is a folder; name a file"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _pytest_command(options: argparse.Namespace, result: Path) -> list[str]:
@@ -162,9 +179,14 @@ def _no_verdict(returncode: int, trace: Path) -> int:
     if returncode == 4:
         return report.EXIT_ADAPTER
     if trace.exists():
-        judged = trace.read_text(encoding="utf-8")
+        judged = trace.read_text(encoding="utf-8").rpartition("::")[2]
+        [property_id] = [e.id for e in catalogue().values() if e.function.__name__ == judged]
         how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-        print(f"latentmoe-gate: the process crashed ({how}) in {judged}", file=sys.stderr)
+        print(
+            f"\nlatentmoe-gate: the process crashed ({how}) while {property_id} was judged; "
+            "without -n 0 the other properties are judged all the same",
+            file=sys.stderr,
+        )
         return report.EXIT_VIOLATED
     print(f"latentmoe-gate: the suite failed (pytest exit code {returncode})", file=sys.stderr)
     return report.EXIT_SUITE

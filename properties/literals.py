@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -26,8 +27,24 @@ def literal(value: Any) -> str:
 
 def call_literal(method: str, arguments: dict[str, Any]) -> str:
     """The call as a person would type it, one argument per line."""
-    lines = [f"    {name}={literal(value)}," for name, value in arguments.items()]
+    lines = [_argument_line(name, value) for name, value in arguments.items()]
     return "\n".join([f"{method}(", *lines, ")"]) if lines else f"{method}()"
+
+
+def _argument_line(name: str, value: Any) -> str:
+    """One argument; a comment names memory that a literal does not restore, where it matters."""
+    strided = list(_strides(name, value))
+    note = f"  # passed with strides, in elements: {', '.join(strided)}" if strided else ""
+    return f"    {name}={literal(value)},{note}"
+
+
+def _strides(name: str, value: Any) -> Iterator[str]:
+    """The strides of every array in an argument that is not contiguous."""
+    if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
+        yield f"{name} {tuple(stride // value.itemsize for stride in value.strides)}"
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _strides(part.name, getattr(value, part.name))
 
 
 def _array(values: Array) -> str:

@@ -30,8 +30,10 @@ def load(reference: str) -> Subject:
     is offered at all.
     """
     module_name, colon, name = reference.partition(":")
-    if not (colon and module_name and name):
-        raise AdapterError(f"{reference!r} is not of the form package.module:Name")
+    if not (colon and module_name and name) or "/" in module_name:
+        raise AdapterError(
+            f"{reference!r} is not of the form package.module:Name, as in my_adapter:Mine"
+        )
     return subject_of(_construct(_attribute(module_name, name), reference), reference)
 
 
@@ -67,7 +69,11 @@ def _attribute(module_name: str, name: str) -> Any:
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            public = [entry for entry in vars(found) if not entry.startswith("_")]
+            public = [
+                entry
+                for entry, value in vars(found).items()
+                if callable(value) and getattr(value, "__module__", None) == module_name
+            ]
             raise AdapterError(
                 f"{module_name} has no {name!r}; it defines {', '.join(public) or 'nothing'}"
             )
@@ -156,11 +162,17 @@ def _offers(implementation: Any, name: str, reference: str) -> bool:
     except TypeError as error:
         raise AdapterError(
             f"{reference}.{name} cannot be called as the protocol does ({error}); "
-            f"it must take {expected.replace(parameters=parameters)}"
+            f"it must take {_plain(parameters)}"
         ) from error
     except ValueError:
         pass
     return True
+
+
+def _plain(parameters: list[inspect.Parameter]) -> str:
+    """A signature without its annotations."""
+    bare = [part.replace(annotation=part.empty) for part in parameters]
+    return str(inspect.Signature(bare))
 
 
 def _balancer_extras(implementation: Any, reference: str) -> set[str]:

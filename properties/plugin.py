@@ -7,6 +7,7 @@ own reports (also across pytest-xdist workers), and a summary by topic precedes 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -55,6 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not reference:
         return
     _one_thread_per_worker(config)
+    folder = str(config.invocation_params.dir)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     from properties.errors import AdapterError
     from properties.execution import select
     from properties.loading import load
@@ -189,13 +193,18 @@ class Gate:
         """pytest-xdist reports a dead worker as a failure without a phase of its own."""
         from properties.execution import Outcome
         from properties.registry import catalogue
+        from properties.report import failure_text
 
         function = report.nodeid.rpartition("::")[2]
         for entry in catalogue().values():
             if entry.function.__name__ == function:
                 crash = Outcome(entry.id, entry.topic, entry.kind, "failed", entry.headline)
-                crash.message = "the process crashed while this property was judged"
+                crash.message = (
+                    "the process crashed while this property was judged; -n 0 keeps it in one "
+                    "process, where faulthandler or a debugger can show the place"
+                )
                 self.outcomes.append(crash)
+                report.longrepr = failure_text(crash, self.about)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Leave a trace of what is being judged, for the case that the process dies of it."""
@@ -205,12 +214,12 @@ class Gate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:
         """Topics and figures before pytest's list of failures, the verdict after it."""
-        from properties.report import figure_lines, topic_lines, verdict_line
+        from properties.report import figure_lines, topic_lines, unjudged_lines, verdict_line
 
         self._sort()
         if self.outcomes:
             terminalreporter.section("verdicts by topic")
-            for line in topic_lines(self.outcomes):
+            for line in [*topic_lines(self.outcomes), *unjudged_lines(self.about["offered"])]:
                 terminalreporter.write_line(line)
             figures = figure_lines(self.outcomes)
             if figures:

@@ -133,7 +133,7 @@ def find(property_id: str) -> Property:
     entries = catalogue()
     wanted = property_id.upper()
     if wanted not in entries:
-        near = ", ".join(get_close_matches(wanted, entries, n=3, cutoff=0.4))
+        near = ", ".join(get_close_matches(wanted, entries, n=3, cutoff=0.6))
         hint = f"; did you mean {near}?" if near else "; `latentmoe-gate list` shows them all"
         raise KeyError(f"there is no property {property_id!r}{hint}")
     return entries[wanted]

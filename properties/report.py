@@ -16,7 +16,7 @@ import scipy
 
 from properties.execution import Outcome
 from properties.protocol import PROTOCOL_VERSION, Conventions
-from properties.registry import SPEC_VERSION, TOPICS
+from properties.registry import SPEC_VERSION, TOPICS, catalogue
 from properties.subject import Subject
 
 EXIT_PASSED = 0
@@ -71,6 +71,7 @@ def header_lines(about: dict[str, Any]) -> list[str]:
         f"implementation  {about['implementation']} ({about['name']} {about['version']})",
         f"precision       {precision}",
         f"conventions     {conventions or 'the report’s'}",
+        f"offers          {', '.join(name for name in about['offered'] if '.' not in name)}",
         f"specification   version {about['spec_version']}, lane {about['lane']}{seed}",
         f"drawn by        Hypothesis {about['hypothesis']}, NumPy {about['numpy']}",
     ]
@@ -102,13 +103,20 @@ def _topic_line(topic: str, outcomes: Sequence[Outcome]) -> str:
     )
 
 
+def unjudged_lines(offered: Sequence[str]) -> list[str]:
+    """A line naming the offered methods that no property of this version judges by their values."""
+    judged = {name for entry in catalogue().values() for name in entry.needs}
+    left = [name for name in offered if name not in judged and "." not in name and name != "poison"]
+    return [f"offered, but not judged in this version: {', '.join(left)}"] if left else []
+
+
 def figure_lines(outcomes: Sequence[Outcome]) -> list[str]:
     """The figures that properties measured, one per line, the id before the first of each."""
     lines = []
     for outcome in outcomes:
         labels = [outcome.id, *[""] * len(outcome.figures)]
         for label, (name, value) in zip(labels, outcome.figures.items(), strict=False):
-            lines.append(f"{label:<14}{name}: {_figure(value)}")
+            lines.append(f"{label:<16}{name}: {_figure(value)}")
     return lines
 
 

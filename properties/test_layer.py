@@ -208,9 +208,9 @@ def test_lay_uponce(subject: Subject, inputs: LayerInputs, seed: int) -> None:
     the identity is bounded through abs(u) <= routed_scale b1 b2 max_j sum_h abs(W_d); next to the
     radii it is nothing, except in float16, where eps is smaller.
 
-    If the first fails: W_up comes before the norm, so that the norm sees the model width; shapes
-    tell only where l < d. If the second fails: it is applied per expert and again after the
-    combine.
+    If it fails in the first form, W_up comes before the norm, so that the norm sees the model
+    width; shapes tell only where l < d. In the second, it is applied per expert and again after
+    the combine.
     """
     plain = LayerCall.of(subject, replace(inputs, identity_norm=False))
     moved = replace(plain, parameters=moved_to_up(plain.parameters, seed))

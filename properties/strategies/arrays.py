@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from properties.protocol import Array
 
-Layout = Literal["contiguous", "reversed", "strided", "transposed"]
+Layout = Literal["contiguous", "reversed", "sliced", "strided", "transposed"]
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -57,9 +57,12 @@ def laid_out(values: Array, layout: Layout) -> Array:
         return np.ascontiguousarray(values)
     if layout == "reversed":
         return np.ascontiguousarray(values[..., ::-1])[..., ::-1]
-    if layout == "strided":
+    if layout in ("sliced", "strided"):
+        # Sliced: rows of a wider buffer, as where gate and up are halves of one tensor.
+        step, extra = (1, 3) if layout == "sliced" else (2, 1)
         gap = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
-        wide = np.full((*values.shape[:-1], 2 * values.shape[-1] + 1), gap, values.dtype)
-        wide[..., 1::2] = values
-        return wide[..., 1::2]
+        width = values.shape[-1]
+        wide = np.full((*values.shape[:-1], step * width + extra), gap, values.dtype)
+        wide[..., 1 : 1 + step * width : step] = values
+        return wide[..., 1 : 1 + step * width : step]
     return np.ascontiguousarray(values.T).T

@@ -34,6 +34,7 @@ def test_a_pass_has_header_topics_and_verdict(tmp_path: Path) -> None:
         "implementation  tests.gate.adapters:Minimal (minimal 1)",
         "precision       compute float64, accumulate float64, storage float64, routing float64",
         "conventions     the report’s",
+        "offers          rms_norm",
         "lane gate",
         "Hypothesis ",
         "PASSED: every offered property holds",
@@ -95,6 +96,20 @@ def test_unknown_names_are_refused() -> None:
     assert run("Minimal", "--topic", "physics").returncode == 2
 
 
+def test_reports_that_cannot_be_written_are_refused_before_the_run(tmp_path: Path) -> None:
+    for option in ("--json", "--junitxml"):
+        done = run("Minimal", option, str(tmp_path))
+        assert done.returncode == 2
+        assert "it is a folder" in done.stderr
+        assert "test session starts" not in done.stdout
+
+
+def test_an_empty_selection_is_the_callers_mistake() -> None:
+    done = run("Minimal", "--only", "NRM-VALUE", "--topic", "routing")
+    assert done.returncode == 2
+    assert "no property is both" in done.stderr
+
+
 def test_workers_give_the_same_verdicts(tmp_path: Path) -> None:
     ratios = []
     for workers in ("0", "2"):
@@ -117,6 +132,7 @@ def test_a_crash_of_the_process_is_named(tmp_path: Path) -> None:
         done = gate("run", "crashing:Crash", "--only", "NRM-VALUE", "-n", workers, cwd=tmp_path)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "crashed" in done.stdout + done.stderr
+        assert "NRM-VALUE" in done.stdout + done.stderr
 
 
 def test_an_adapter_is_found_in_the_current_folder(tmp_path: Path) -> None:
@@ -132,10 +148,18 @@ def test_an_adapter_is_found_in_the_current_folder(tmp_path: Path) -> None:
     ]
 
 
+def test_offered_methods_that_nothing_judges_are_named() -> None:
+    done = gate("run", "properties.reference:Reference", "-n", "0", "--only", "NRM-VALUE")
+    assert done.returncode == 0
+    assert "not judged in this version: experts_vjp, layer_vjp, route_vjp, situ_glu_vjp" in (
+        done.stdout
+    )
+
+
 def test_list_and_explain() -> None:
     listed = gate("list", "--topic", "norm")
     assert listed.returncode == 0
-    assert "NRM-VALUE     theorem" in listed.stdout
+    assert "NRM-VALUE        theorem" in listed.stdout
     explained = gate("explain", "nrm-value")
     assert explained.returncode == 0
     assert "If it fails" in explained.stdout

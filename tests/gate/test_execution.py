@@ -151,9 +151,9 @@ def test_figures_are_summarised() -> None:
 
     outcome = verdict_of(measure)
     assert figure_lines([outcome]) == [
-        "TST-PINNED    rounds: mean 7, max 7 over 1 cases",
-        "              rule: midpoint",
-        "              reached: 1 of 1 cases",
+        "TST-PINNED      rounds: mean 7, max 7 over 1 cases",
+        "                rule: midpoint",
+        "                reached: 1 of 1 cases",
     ]
 
 

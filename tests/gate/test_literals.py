@@ -49,3 +49,13 @@ def test_dataclasses_and_calls_read_back() -> None:
     called = eval(text, {**names, "experts": lambda **arguments: arguments})
     assert called["beta_up"] == 25.0
     assert called["parameters"].down_proj.shape == (1, 3, 2)
+
+
+def test_strides_are_told_because_a_literal_loses_them() -> None:
+    text = call_literal("situ_glu", {"gate": np.arange(2.0)[::-1], "up": np.arange(2.0)})
+    assert (
+        "gate=np.array([1.0, 0.0], np.float64),  # passed with strides, in elements: gate (-1,)"
+        in text
+    )
+    called = eval(text, {"np": np, "situ_glu": lambda **arguments: arguments})
+    assert called["up"].tolist() == [0.0, 1.0]

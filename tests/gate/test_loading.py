@@ -14,6 +14,7 @@ from tests.gate import adapters
     [
         ("nocolon", "not of the form package.module:Name"),
         (":Name", "not of the form"),
+        ("./mine.py:Name", "as in my_adapter:Mine"),
         ("no_such_module_here:Name", "there is no module 'no_such_module_here'"),
         ("tests.gate.no_such:Name", "there is no module 'tests.gate.no_such'"),
         ("tests.gate.adapters:Missing", "has no 'Missing'; it defines"),
@@ -23,7 +24,7 @@ from tests.gate import adapters
         ("tests.gate.adapters:UnknownFormat", "'float31' is not a number format"),
         ("tests.gate.adapters:UnknownConvention", "expert_rank is 'median'; it must be one of"),
         ("tests.gate.adapters:OffersNothing", "offers none of the protocol's methods"),
-        ("tests.gate.adapters:WrongSignature", "it must take (x: 'Array', weight: 'Array', *, eps"),
+        ("tests.gate.adapters:WrongSignature", "it must take (x, weight, *, eps)"),
     ],
 )
 def test_wrong_references_are_refused(reference: str, told: str) -> None:
