@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from numbers import Real
 from typing import Any
 
 from properties import protocol
@@ -82,8 +83,8 @@ def _attribute(module_name: str, name: str) -> Any:
 
 
 def _construct(factory: Any, reference: str) -> Any:
-    if not callable(factory):
-        return factory
+    if not callable(factory) or (not isinstance(factory, type) and hasattr(factory, "precision")):
+        return factory  # an object that is ready, as every nn.Module is callable
     try:
         return factory()
     except Exception as error:
@@ -136,8 +137,8 @@ def _check_conventions(conventions: Conventions, reference: str) -> None:
             raise AdapterError(
                 f"{reference}.conventions.{name} is {value!r}; it must be one of {choices}"
             )
-    epsilon = conventions.weight_epsilon
-    if not (isinstance(epsilon, (int, float)) and 0 <= epsilon < float("inf")):
+    epsilon: Any = conventions.weight_epsilon
+    if not (isinstance(epsilon, Real) and 0 <= float(epsilon) < float("inf")):
         raise AdapterError(
             f"{reference}.conventions.weight_epsilon is {epsilon!r}; it must be a number >= 0"
         )

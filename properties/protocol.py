@@ -110,9 +110,10 @@ class Balancer(Protocol):
     """A stateful balancer: counts over micro-batches, then one update.
 
     ``bias`` has shape (N,) in the routing format. ``histogram`` has shape (N, B) and an integer
-    dtype, or is None where the implementation keeps none. Optional: ``state_dict``,
-    ``load_state_dict`` (keys "bias" and "histogram"), ``to``, ``set_enabled``, ``bias_storage_id``,
-    ``observe_recomputed``,
+    dtype, or is None where the implementation keeps none; its bins run upwards in the
+    implementation's own bias, hence over s - alpha where ``bias_sign`` is -1. Rows that a mask
+    leaves out may be routed anywhere. Optional: ``state_dict``, ``load_state_dict`` (keys "bias"
+    and "histogram"), ``to``, ``set_enabled``, ``bias_storage_id``, ``observe_recomputed``,
     ``reduced_histogram``.
     """
 

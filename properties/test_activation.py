@@ -241,5 +241,12 @@ class _Call(NamedTuple):
 
     def expected(self, arithmetic: Arithmetic | None = None) -> Any:
         """The reference's value as a ball, for the subject's or for another arithmetic."""
-        gate, up = self.balls(arithmetic or self.subject.arithmetic)
-        return reference.situ_glu(gate, up, beta_gate=self.beta_gate, beta_up=self.beta_up)
+        arithmetic = arithmetic or self.subject.arithmetic
+        gate, up = self.balls(arithmetic)
+        ball: Any = reference.situ_glu(gate, up, beta_gate=self.beta_gate, beta_up=self.beta_up)
+        # The reference multiplies by the caps first. In another order up to three factors below
+        # 1 may underflow before the caps enlarge what was lost.
+        caps = max(1.0, self.beta_gate) * max(1.0, self.beta_up)
+        return Ball(
+            ball.value, ball.radius + 3.0 * caps * arithmetic.computed.underflow, arithmetic
+        )

@@ -146,12 +146,20 @@ def require_totals(balancer: SubjectBalancer, tokens: int, when: str) -> None:
 def require_routed_by(
     subject: Subject, balancer: SubjectBalancer, part: BatchInputs, bias_N: Array
 ) -> None:
-    """Observe a micro-batch; require that ``bias_N`` routed it and is still in force."""
+    """Observe a micro-batch; require that ``bias_N`` routed it and is still in force.
+
+    What an implementation returns for rows that are masked out is its own affair.
+    """
     routed = balancer.observe(part.logits, mask=part.mask)
     if not np.array_equal(balancer.bias, bias_N):
         raise ViolationError(f"observing changed the bias from {bias_N} to {balancer.bias}")
-    biased = scored(subject, part.logits, bias_N).biased
-    require_selection(subject, routed, biased, "the selection of balancer.observe")
+    rows = slice(None) if part.mask is None else part.mask
+    cutoff = None if routed.cutoff is None else routed.cutoff[rows]
+    valid = routed._replace(
+        expert_ids=routed.expert_ids[rows], weights=routed.weights[rows], cutoff=cutoff
+    )
+    biased = scored(subject, part.logits[rows], bias_N).biased
+    require_selection(subject, valid, biased, "the selection of balancer.observe")
 
 
 def read_counts(subject: Subject, inputs: CountInputs, load: int) -> Array:

@@ -51,3 +51,15 @@ def test_balancer_extras_are_found() -> None:
     offered = load("properties.reference:Reference").offered
     assert {"balancer", "balancer.state_dict", "balancer.load_state_dict"} <= offered
     assert "balancer.reduced_histogram" not in offered
+
+
+def test_an_object_that_is_ready_is_not_called() -> None:
+    class Module(adapters.Minimal):
+        def __call__(self, x: object) -> object:
+            return x
+
+    adapters.ready = Module()  # type: ignore[attr-defined]
+    try:
+        assert load("tests.gate.adapters:ready").implementation is adapters.ready  # type: ignore[attr-defined]
+    finally:
+        del adapters.ready  # type: ignore[attr-defined]
