@@ -23,6 +23,7 @@ from properties.judgement.balancing import (
 from properties.judgement.routing import require_selection, scored
 from properties.protocol import Array
 from properties.rounding import Ball
+from properties.strategies.arrays import LAYOUTS, laid_out
 from properties.strategies.balancing import BatchInputs, HistogramInputs
 from properties.strategies.ranks import CountInputs
 from properties.subject import Subject
@@ -48,10 +49,14 @@ __all__ = [
 
 
 def rounded(subject: Subject, batch: BatchInputs) -> BatchInputs:
-    """The batch in the subject's formats; without its mask, unless masked rows are left out."""
+    """The batch in the subject's formats; without its mask, unless masked rows are left out.
+
+    The logits lie in memory in a way that follows from their shape, so that every way occurs.
+    """
+    layout = LAYOUTS[sum(batch.logits.shape) % len(LAYOUTS)]
     return replace(
         batch,
-        logits=subject.round_to_routing(subject.round_to_storage(batch.logits)),
+        logits=laid_out(subject.round_to_routing(subject.round_to_storage(batch.logits)), layout),
         bias=subject.round_to_routing(batch.bias),
         mask=batch.mask if subject.conventions.padding == "masked" else None,
     )

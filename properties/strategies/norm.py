@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from properties.protocol import Array
 from properties.strategies.arrays import (
+    LAYOUTS,
     Layout,
     amplitudes,
-    layouts,
     normal,
     readable_arrays,
     seeds,
@@ -66,4 +66,5 @@ def _seeded(draw: st.DrawFn) -> NormInputs:
     scale: Any = draw(amplitudes()) * 10.0 ** rng.integers(-spread, spread + 1, (*shape[:-1], 1))
     weight = draw(st.sampled_from(WEIGHT_SCALES)) * (1.0 + 0.5 * normal(seed + 1, shape[-1:]))
     eps = draw(st.sampled_from(EPSILONS))
-    return NormInputs(normal(seed, shape) * scale, weight, eps, draw(layouts()))
+    layout = LAYOUTS[seed % len(LAYOUTS)]  # drawn apart, it would nearly always be the first
+    return NormInputs(normal(seed, shape) * scale, weight, eps, layout)
