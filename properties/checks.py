@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from properties.errors import UnknownError, ViolationError
+from properties.errors import ViolationError
 from properties.protocol import Array
 from properties.rounding import ratio
 from properties.subject import Subject
@@ -71,8 +71,3 @@ def note_figure(subject: Subject, name: str, value: Any) -> None:
 def unknown(subject: Subject, reason: str) -> None:
     """Mark the case as undecided and go on: a later check may still find a violation."""
     subject.case.unknown.append(reason)
-
-
-def undecidable(reason: str) -> UnknownError:
-    """The exception that ends a case as undecided."""
-    return UnknownError(reason)

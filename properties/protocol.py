@@ -91,6 +91,9 @@ class Conventions:
     ``beta_off``: the value of beta that switches a softcap off, if there is one.
     ``deterministic``: whether repeated calls are bit-equal.
     ``ranks``: whether the implementation can be launched on several processes.
+
+    The report prints every deviation; ``beta_off``, ``deterministic`` and ``ranks`` are only
+    printed, since no property of this version depends on them.
     """
 
     expert_rank: Literal["between", "interior", "q", "q+1"] = "between"

@@ -69,10 +69,10 @@ def test_qb_value(subject: Subject, inputs: BatchInputs) -> None:
     Centring shifts all experts alike, so only differences are compared: the c that exists is the
     mean that was taken away, however it was rounded.
 
-    Legal freedoms: any point of the interval unless a rank is declared, the same rule for all
-    experts; any order of sums; ties and saturated scores fall as they round; alpha_i = s_ij + b_j
-    for one expert of each token, so r = b_j there only up to rounding. Masked rows never count,
-    where ``padding`` is "masked". An implementation may refuse k = n.
+    Legal freedoms: any point of the interval unless a rank is declared, and not necessarily the
+    same point for all experts; any order of sums; ties and saturated scores fall as they round;
+    alpha_i = s_ij + b_j for one expert of each token, so r = b_j there only up to rounding. Masked
+    rows never count, where ``padding`` is "masked". An implementation may refuse k = n.
 
     If it fails: the update converges to the wrong loads, or not at all. Balanced loads barely show
     it: the k-th score in place of the (k+1)-th leaves loads of 35, 31, 31, 31 against 32.

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from properties.checks import undecidable, within
+from properties.checks import within
+from properties.errors import UnknownError
 from properties.judgement.layer import agree, crossed_outputs, logit_ball, with_shared_experts
 from properties.judgement.layer_calls import (
     LayerCall,
@@ -178,7 +179,7 @@ def test_lay_normorder(subject: Subject, inputs: LayerInputs) -> None:
     first, second = call.judged(subject), call.with_identity_norm(subject).judged(subject)
     clear = first[1].clear & second[1].clear
     if not clear.any():
-        raise undecidable("no token has one legal routing only")
+        raise UnknownError("no token has one legal routing only")
     crossed, radius = crossed_outputs(first, second)
     parallel = Ball(np.zeros(crossed.shape), radius, subject.arithmetic)
     within(subject, crossed[clear], parallel[clear], "y_a y'_b - y_b y'_a")
