@@ -1,24 +1,14 @@
 """Inputs of the optimality properties: score matrices, some with guaranteed genericity.
 
-Scores are *generic* if no alternating cycle cancels: for distinct rows i_1 … i_r and distinct
-columns j_1 … j_r, r >= 2, the sum of s(i_t, j_t) - s(i_t, j_t+1) (indices cyclic) is not zero. How
-that is guaranteed differs:
-
-* ``perturbed``: s = L 2^p + 2^e with small integers L, the e a permutation of 0 … p - 1, and
-  p = M N. A cycle has every entry at most once, so its sum is a multiple of 2^p plus a signed sum
-  of distinct powers of two. The latter lies strictly between -2^p and 2^p and is not zero, for its
-  least power divides all others properly. So every cycle is at least 1 in size, exactly. All scores
-  are integers below 2^53: float64 holds them.
-* ``uniform``, ``heavy`` and ``hot``: continuous distributions of 53-bit reals. Each cycle is a
-  hyperplane, so genericity holds with probability one for reals, and a cancellation within float
-  spacing has a probability of about 2^-53 per cycle. It is not assumed: the properties prove every
-  optimum they accept, and count what they cannot decide as unknown.
+The classes of scores, and how each is known to be generic, are those of ``score_classes``; the
+classes of shapes those of ``shapes``. Every class is drawn on its own, and its name travels along.
 
 Legend: M tokens, N routed experts, K top_k; q = M K / N is the target load.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,32 +17,48 @@ from hypothesis import strategies as st
 
 from properties.protocol import Array
 from properties.strategies.arrays import normal, seeds
-
-Shape = tuple[int, int, int]
-
-SHAPES: tuple[Shape, ...] = tuple(
-    sorted(
-        (
-            (m, n, k)
-            for m in range(2, 49)
-            for n in range(2, 13)
-            for k in range(1, n)
-            if m * k % n == 0
-        ),
-        key=lambda shape: (shape[0] * shape[1], shape),
-    )
+from properties.strategies.score_classes import (
+    MIAN_CHOWLA,
+    PATTERNS,
+    REALS,
+    drawn_scores,
+    perturbed,
+    tied_scores,
 )
-SEEDS = 2**24
+from properties.strategies.shapes import (
+    SHAPES,
+    any_shapes,
+    balanced_shapes,
+    shape_of,
+)
 
-# Bits for L beside p = M N bits for the perturbation, within the 53 of float64.
-LEVELS = (2, 4, 16, 1024)
-PERTURBED_EDGES = 40
+__all__ = [
+    "MIAN_CHOWLA",
+    "SHAPES",
+    "BatchInputs",
+    "DescentInputs",
+    "DualInputs",
+    "FixedPointInputs",
+    "GenericInstance",
+    "NearTie",
+    "Problem",
+    "batches",
+    "descents",
+    "drawn_scores",
+    "duals",
+    "fixed_points",
+    "generic_instances",
+    "near_ties",
+    "problems",
+    "uniform_seeds",
+]
+
+MOST_EDGES = 48 * 12
+SMALL_EDGES = 64
 READABLE_EDGES = 16
 
-# A Sidon set: the sums of two members are all different.
-MIAN_CHOWLA = (0, 1, 3, 7, 12, 20, 30, 44, 65, 80, 96, 122, 147, 181, 203, 251)
-
-KINDS = ("perturbed", "uniform", "heavy", "hot")
+# Powers of two that real scores are scaled by.
+SCALES = (0, -14, 7, 100)
 
 Start = Literal["zero", "random", "multipliers"]
 STARTS: tuple[Start, ...] = ("zero", "random", "multipliers")
@@ -60,7 +66,10 @@ STARTS: tuple[Start, ...] = ("zero", "random", "multipliers")
 
 @dataclass(frozen=True, eq=False)
 class GenericInstance:
-    """Generic scores (M, N), int64 or float64, with an integer load; ``kind`` names the class."""
+    """Generic scores (M, N) with an integer load; ``kind`` names the class.
+
+    int64 where a pattern of ties was perturbed, so that genericity is certain; float64 for reals.
+    """
 
     scores: Array
     top_k: int
@@ -74,10 +83,11 @@ class GenericInstance:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Any scores (M, N), int64 or float64, with ties or not, for any top_k."""
+    """Any scores (M, N), int64 or float64, with ties or not, for any top_k; ``kind`` names them."""
 
     scores: Array
     top_k: int
+    kind: str
 
     @property
     def is_exact(self) -> bool:
@@ -135,37 +145,6 @@ class BatchInputs:
     top_k: int
 
 
-# Shapes --------------------------------------------------------------------------------------
-
-
-def _shape_classes(most_edges: int) -> tuple[tuple[Shape, ...], ...]:
-    """(M, N, K) with K < N and integer q: mostly pairwise different, and the edge cases."""
-    known = [shape for shape in SHAPES if shape[0] * shape[1] <= most_edges]
-    different = tuple(s for s in known if len(set(s)) == 3)
-    return (
-        *(8 * (different,)),
-        tuple(s for s in known if s[2] == 1),
-        tuple(s for s in known if s[2] == s[1] - 1),
-        tuple(s for s in known if s[0] * s[2] == s[1]),
-        tuple(s for s in known if s[0] == s[1]),
-    )
-
-
-ANY_SHAPES = _shape_classes(48 * 12)
-PERTURBED_SHAPES = _shape_classes(PERTURBED_EDGES)
-SMALL_SHAPES = _shape_classes(64)
-
-
-def _shape_of(seed: int, rng: np.random.Generator, classes: tuple[tuple[Shape, ...], ...]) -> Shape:
-    """Any class; within it, the smaller the seed, the smaller the shape: so failures shrink."""
-    members = classes[rng.integers(len(classes))]
-    return members[seed * len(members) // SEEDS]
-
-
-def _readable_shapes() -> st.SearchStrategy[Shape]:
-    return st.sampled_from([s for s in SHAPES if s[0] * s[1] <= READABLE_EDGES])
-
-
 # Generic instances ---------------------------------------------------------------------------
 
 
@@ -195,74 +174,61 @@ def uniform_seeds() -> st.SearchStrategy[int]:
 
 
 def _instance(seed: int, rng: np.random.Generator) -> GenericInstance:
-    kind = KINDS[rng.integers(len(KINDS))]
-    if kind == "perturbed":
-        m, n, top_k = _shape_of(seed, rng, PERTURBED_SHAPES)
-        levels = rng.integers(0, LEVELS[rng.integers(len(LEVELS))], (m, n))
-        exponents = rng.permutation(m * n).reshape(m, n)
-        return GenericInstance(levels * 2 ** (m * n) + 2**exponents, top_k, kind)
-    m, n, top_k = _shape_of(seed, rng, ANY_SHAPES)
+    """As often exact as not; there each pattern, here each distribution equally often."""
+    if rng.random() < 0.5:
+        pattern = _one_of(rng, PATTERNS)
+        m, n, top_k = shape_of(seed, rng, balanced_shapes(PATTERNS[pattern].edges))
+        return GenericInstance(perturbed(pattern, rng, (m, n)), top_k, pattern)
+    kind = _one_of(rng, REALS)
+    m, n, top_k = shape_of(seed, rng, balanced_shapes(MOST_EDGES))
     return GenericInstance(drawn_scores(kind, rng, (m, n)), top_k, kind)
 
 
-def drawn_scores(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Scores from one of the continuous distributions.
-
-    ``uniform`` on [0, 1); ``heavy``: exp of normal, where few edges outweigh all others; ``hot``:
-    sigmoids of logits with expert offsets, where most tokens want the same experts.
-    """
-    if kind == "uniform":
-        return rng.random(shape)
-    if kind == "heavy":
-        return np.exp(2.0 * rng.standard_normal(shape))
-    logits: Array = rng.standard_normal(shape) + 2.0 * rng.standard_normal(shape[1])
-    return 1.0 / (1.0 + np.exp(-logits))
+def _one_of(rng: np.random.Generator, classes: Iterable[str]) -> str:
+    names = tuple(classes)
+    return names[rng.integers(len(names))]
 
 
 # Any problem ---------------------------------------------------------------------------------
 
 
 def problems(*, with_cutoff: bool = False, largest: int = 8) -> st.SearchStrategy[Problem]:
-    """Readable integers, seeded integers full of ties, and reals of any scale; q of any kind."""
-    return st.one_of(
-        _readable_problem(with_cutoff),
-        _seeded_problem(with_cutoff, largest, exact=True),
-        _seeded_problem(with_cutoff, largest, exact=False),
-    )
+    """Readable integers, and every class of ties and of reals, at any scale; q of any kind."""
+
+    def seeded(seed: int) -> Problem:
+        rng = np.random.default_rng(seed)
+        m, n, top_k = shape_of(seed, rng, any_shapes(largest, with_cutoff))
+        scores, kind = _any_scores(rng, (m, n))
+        return Problem(scores, top_k, kind)
+
+    drawn = uniform_seeds().map(seeded)
+    return st.one_of(_readable_problem(with_cutoff), drawn, drawn)
 
 
-def _sizes(with_cutoff: bool, largest: int) -> st.SearchStrategy[Shape]:
-    least = 2 if with_cutoff else 1
-    return st.tuples(st.integers(1, largest), st.integers(least, largest)).flatmap(
-        lambda size: st.tuples(
-            st.just(size[0]),
-            st.just(size[1]),
-            st.integers(1, size[1] - 1 if with_cutoff else size[1]),
-        )
-    )
+def _any_scores(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Array, str]:
+    """Scores and the name of their class: ties of integers, the same ties in float64, or reals."""
+    choice = rng.random()
+    scale = 2.0 ** rng.choice(SCALES)
+    if choice < 0.4:
+        kind = _one_of(rng, REALS)
+        return drawn_scores(kind, rng, shape) * scale, kind
+    kind = _one_of(rng, PATTERNS)
+    scores = tied_scores(kind, rng, shape) - rng.integers(2)
+    return (scores if choice < 0.85 else scores * scale), kind
 
 
 @st.composite
 def _readable_problem(draw: st.DrawFn, with_cutoff: bool) -> Problem:
-    m, n, top_k = draw(_sizes(with_cutoff, 4))
-    return Problem(draw(_integers((m, n))), top_k)
+    m = draw(st.integers(1, 4))
+    n = draw(st.integers(2 if with_cutoff else 1, 4))
+    top_k = draw(st.integers(1, n - 1 if with_cutoff else n))
+    return Problem(draw(_integers((m, n))), top_k, "readable")
 
 
 def _integers(shape: tuple[int, ...]) -> st.SearchStrategy[Array]:
     count = int(np.prod(shape))
     values = st.lists(st.integers(-2, 9), min_size=count, max_size=count)
     return values.map(lambda drawn: np.array(drawn, dtype=np.int64).reshape(shape))
-
-
-@st.composite
-def _seeded_problem(draw: st.DrawFn, with_cutoff: bool, largest: int, *, exact: bool) -> Problem:
-    m, n, top_k = draw(_sizes(with_cutoff, largest))
-    rng = np.random.default_rng(draw(seeds()))
-    if exact:
-        levels = draw(st.sampled_from([2, 4, 100]))
-        return Problem(rng.integers(-1, levels, (m, n)), top_k)
-    scale = 2.0 ** draw(st.sampled_from([0, -14, 7, 100]))
-    return Problem(scale * drawn_scores(draw(st.sampled_from(KINDS[1:])), rng, (m, n)), top_k)
 
 
 @st.composite
@@ -283,16 +249,12 @@ def descents(pairs: int) -> st.SearchStrategy[DescentInputs]:
 
     def seeded(seed: int) -> DescentInputs:
         rng = np.random.default_rng(seed)
-        m, n, top_k = _shape_of(seed, rng, SMALL_SHAPES)
+        m, n, top_k = shape_of(seed, rng, balanced_shapes(SMALL_EDGES))
         if rng.random() < 0.25:
             m = int(rng.integers(1, 9))
-        kind = ("ties", *KINDS[1:])[rng.integers(4)]
-        if kind == "ties":
-            scores = rng.integers(-1, rng.choice([2, 4, 100]), (m, n))
-        else:
-            scores = drawn_scores(kind, rng, (m, n)) * 2.0 ** rng.choice([0, -14, 7, 100])
+        scores, kind = _any_scores(rng, (m, n))
         start = rng.standard_normal(n) * rng.choice([0.0, 1.0]) * np.abs(scores).max()
-        return DescentInputs(Problem(scores, top_k), start, int(rng.integers(pairs)))
+        return DescentInputs(Problem(scores, top_k, kind), start, int(rng.integers(pairs)))
 
     return uniform_seeds().map(seeded)
 
@@ -312,7 +274,7 @@ def _near_tie(seed: int) -> NearTie:
     every expert is taken q times. Rows and columns are then shuffled.
     """
     rng = np.random.default_rng(seed)
-    m, n, top_k = _shape_of(seed, rng, SMALL_SHAPES)
+    m, n, top_k = shape_of(seed, rng, balanced_shapes(SMALL_EDGES))
     chosen = np.zeros((m, n), dtype=bool)
     slots = (np.arange(m)[:, None] * top_k + np.arange(top_k)) % n
     np.put_along_axis(chosen, slots, True, axis=1)
@@ -344,13 +306,13 @@ def _readable_batch(draw: st.DrawFn) -> BatchInputs:
     So no alternating cycle of four logits cancels; and with negative ones cycles of scores might,
     as sigmoid(z) + sigmoid(-z) = 1.
     """
-    m, n, top_k = draw(_readable_shapes())
+    m, n, top_k = draw(st.sampled_from([s for s in SHAPES if s[0] * s[1] <= READABLE_EDGES]))
     logits = draw(st.permutations(MIAN_CHOWLA[: m * n]))
     return BatchInputs(np.array(logits).reshape(m, n) / 64.0, top_k)
 
 
 def _seeded_batch(seed: int) -> BatchInputs:
     rng = np.random.default_rng(seed)
-    m, n, top_k = _shape_of(seed, rng, ANY_SHAPES)
+    m, n, top_k = shape_of(seed, rng, balanced_shapes(MOST_EDGES))
     logits = rng.standard_normal((m, n)) * rng.choice([1.0, 2.0])
     return BatchInputs(logits + rng.standard_normal(n) * rng.choice([0.0, 1.0]), top_k)
