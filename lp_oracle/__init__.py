@@ -30,6 +30,7 @@ from lp_oracle.dual import (
 )
 from lp_oracle.instances import INSTANCES, PinnedInstance
 from lp_oracle.linear_program import SOLVER_TOLERANCE, LinearProgramSolution, solve_linprog
+from lp_oracle.perturbation import PerturbedDescent, perturbed_descent
 from lp_oracle.problem import AssignmentProblem, exact
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Interval",
     "LinearProgramSolution",
     "Outcome",
+    "PerturbedDescent",
     "PinnedInstance",
     "Residual",
     "RoutingVerdict",
@@ -58,6 +60,7 @@ __all__ = [
     "expert_interval",
     "expert_step",
     "expert_subgradient",
+    "perturbed_descent",
     "solve_linprog",
     "token_interval",
     "token_step",
