@@ -42,6 +42,7 @@ __all__ = [
     "GenericInstance",
     "NearTie",
     "Problem",
+    "ShiftInputs",
     "batches",
     "descents",
     "drawn_scores",
@@ -50,6 +51,7 @@ __all__ = [
     "generic_instances",
     "near_ties",
     "problems",
+    "shifts",
     "uniform_seeds",
 ]
 
@@ -115,6 +117,22 @@ class DescentInputs:
     problem: Problem
     start: Array
     pair: int
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftInputs:
+    """A problem with k < n, u (M,) and v (N,) whose sums with the scores are exact, and a pair."""
+
+    problem: Problem
+    token_shift: Array
+    expert_shift: Array
+    pair: int
+
+    @property
+    def shifted(self) -> Array:
+        """s_ij + u_i + v_j, without rounding."""
+        shifted_MN: Array = self.problem.scores + self.token_shift[:, None] + self.expert_shift
+        return shifted_MN
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +273,30 @@ def descents(pairs: int) -> st.SearchStrategy[DescentInputs]:
         scores, kind = _any_scores(rng, (m, n))
         start = rng.standard_normal(n) * rng.choice([0.0, 1.0]) * np.abs(scores).max()
         return DescentInputs(Problem(scores, top_k, kind), start, int(rng.integers(pairs)))
+
+    return uniform_seeds().map(seeded)
+
+
+def shifts(pairs: int, *, largest: int = 6) -> st.SearchStrategy[ShiftInputs]:
+    """Integers, or reals rounded to multiples of 2^-20, so that shifting rounds nothing.
+
+    Scores are below 2^25, shifts whole and below 2^26: all sums have less than 48 bits.
+    """
+
+    def seeded(seed: int) -> ShiftInputs:
+        rng = np.random.default_rng(seed)
+        m, n, top_k = shape_of(seed, rng, any_shapes(largest, with_cutoff=True))
+        if rng.random() < 0.6:
+            kind = _one_of(rng, PATTERNS)
+            scores = tied_scores(kind, rng, (m, n))
+        else:
+            kind = _one_of(rng, REALS)
+            scores = np.rint(drawn_scores(kind, rng, (m, n)) * 2**20) / 2**20
+        u_M, v_N = (
+            rng.integers(-bound, bound + 1, size)
+            for bound, size in zip(rng.choice([0, 3, 2**20, 2**25], 2), (m, n), strict=True)
+        )
+        return ShiftInputs(Problem(scores, top_k, kind), u_M, v_N, int(rng.integers(pairs)))
 
     return uniform_seeds().map(seeded)
 

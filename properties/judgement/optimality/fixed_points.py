@@ -73,6 +73,7 @@ __all__ = [
     "Tightness",
     "explain_rest",
     "inside_share",
+    "is_forest",
     "rest_of",
     "settle",
     "start_of",
@@ -186,10 +187,10 @@ def tightness(margins_MN: Array, slack: float, inside: float) -> Tightness:
     scales = np.maximum(np.append(0.0, sizes), slack)
     clear = np.append(sizes, np.inf) > (scales + 2.0 * slack) / inside + slack
     tight_MN = np.abs(margins_MN) <= scales[np.argmax(clear)]
-    return "forest" if _is_forest(tight_MN) else "cycle"
+    return "forest" if is_forest(tight_MN) else "cycle"
 
 
-def _is_forest(edges_MN: Array) -> bool:
+def is_forest(edges_MN: Array) -> bool:
     """Whether the bipartite graph of these edges has no cycle: no edge joins a tree to itself."""
     m, n = edges_MN.shape
     tree = np.arange(m + n)
