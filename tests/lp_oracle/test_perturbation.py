@@ -9,10 +9,17 @@ from math import gcd
 import numpy as np
 import pytest
 
-from lp_oracle import INSTANCES, certify, exact, perturbation, perturbed_descent
+from lp_oracle import (
+    INSTANCES,
+    certify,
+    coordinate_descent,
+    exact,
+    perturbation,
+    perturbed_descent,
+)
 from lp_oracle.instances import FRACTION_CORNER_JAM, FRACTION_JAM, TIES_JAM, PinnedInstance
 from properties.judgement.optimality.optimum import bracket
-from tests.lp_oracle.drawing import Array, best_value
+from tests.lp_oracle.drawing import Array, best_value, is_generic
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
 
@@ -148,14 +155,37 @@ def test_no_round_is_needed_where_every_expert_is_chosen_or_nothing_competes() -
     assert found.rounds_per_phase == (0,)
 
 
-def test_rounds_do_not_grow_like_one_over_the_size_of_a_near_tie() -> None:
-    """Descent on the scores as they are would take about 1 / size rounds: here up to 10^15."""
-    rng = np.random.default_rng(4)
-    ties, breaks = rng.integers(0, 2, (8, 4)), rng.integers(0, 9, (8, 4))
-    for digits in (3, 6, 9, 12, 15):
-        found = perturbed_descent(10**digits * ties + breaks, 1)
-        assert found.outcome == "certified"
-        assert found.rounds <= 40 * digits
+# TIES_JAM times 2^b plus these is generic, and midpoints leave its jam at a speed of 2^-b.
+BREAKS = np.array(
+    [
+        [188, 125, 136, 179, 115],
+        [155, 166, 45, 11, 60],
+        [57, 174, 182, 1, 99],
+        [164, 26, 159, 23, 93],
+        [163, 60, 68, 55, 143],
+    ]
+)
+
+
+def test_near_ties_cost_midpoints_rounds_but_not_perturbations_that_halve() -> None:
+    midpoints, perturbed = {}, {}
+    for bits in (10, 12, 14):
+        scores = TIES_JAM.scores * 2**bits + BREAKS
+        assert bits > 10 or is_generic(scores)
+        trace = coordinate_descent(
+            scores.astype(np.float64),
+            1,
+            token_rule="midpoint",
+            expert_rule="midpoint",
+            rounds=1000,
+        )
+        assert trace.outcome == "certified"
+        midpoints[bits] = trace.rounds
+        found = perturbed_descent(scores, 1)
+        assert found.dual_value == trace.dual_values[-1]
+        perturbed[bits] = found.rounds
+    assert midpoints == {10: 26, 12: 103, 14: 409}
+    assert max(perturbed.values()) <= 20
 
 
 def test_bad_input_is_named() -> None:
