@@ -41,7 +41,7 @@ from properties.judgement.optimality.program import (
 )
 from properties.registry import specification
 from properties.strategies import optimality
-from properties.strategies.optimality import GenericInstance, Problem, ShiftInputs
+from properties.strategies.optimality import Problem, ProgramInputs, ShiftInputs
 from properties.subject import Subject
 
 SOLVERS = ("highs", "highs-ds", "highs-ipm")
@@ -90,11 +90,10 @@ def test_opt_vertex(subject: Subject, problem: Problem) -> None:
 @specification(
     "OPT-DUALS",
     source="App. C",
-    examples=60,
-    problem=optimality.problems(largest=6),
-    instance=optimality.generic_instances(),
+    examples=80,
+    inputs=optimality.programs(largest=6),
 )
-def test_opt_duals(subject: Subject, problem: Problem, instance: GenericInstance) -> None:
+def test_opt_duals(subject: Subject, inputs: ProgramInputs) -> None:
     """Theorem: x and (alpha, beta, w, v) are optimal exactly if x is feasible, w >= 0 and
     v = w - s + alpha + beta >= 0, w (1 - x) = 0 and v x = 0 on every edge. The marginals of
     ``linprog`` satisfy this, and D at them is D at a certified descent of Quantile Balancing.
@@ -121,7 +120,7 @@ def test_opt_duals(subject: Subject, problem: Problem, instance: GenericInstance
     If it fails: a sign or a factor of the multipliers is wrong, and b = -beta taken from the
     program does not route to its optimum.
     """
-    s_MN, top_k = problem.scores, problem.top_k
+    s_MN, top_k, instance = inputs.problem.scores, inputs.problem.top_k, inputs.instance
     require_kkt(subject, s_MN, top_k, solved(s_MN, top_k))
     trace = lp_oracle.coordinate_descent(
         instance.scores,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["SEEDS", "SHAPES", "Shape", "any_shapes", "balanced_shapes", "shape_of"]
+__all__ = ["SEEDS", "SHAPES", "Shape", "ShapeClasses", "any_shapes", "balanced_shapes", "shape_of"]
 
 Shape: TypeAlias = tuple[int, int, int]
 ShapeClasses: TypeAlias = Mapping[str, tuple[Shape, ...]]
