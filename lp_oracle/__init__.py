@@ -1,5 +1,12 @@
 """The balanced assignment problem of Appendix C: solved, certified, descended by named rules."""
 
+from lp_oracle.behaviours import (
+    FRACTION_OFF_MINIMISER,
+    FRACTION_RISES,
+    LOCAL_MEAN,
+    PRICE_WAR,
+    UNEVEN_LOADS,
+)
 from lp_oracle.certificate import (
     Certificate,
     Residual,
@@ -35,9 +42,14 @@ from lp_oracle.problem import AssignmentProblem, exact
 
 __all__ = [
     "EXPERT_RULES",
+    "FRACTION_OFF_MINIMISER",
+    "FRACTION_RISES",
     "INSTANCES",
+    "LOCAL_MEAN",
+    "PRICE_WAR",
     "SOLVER_TOLERANCE",
     "TOKEN_RULES",
+    "UNEVEN_LOADS",
     "AssignmentProblem",
     "Certificate",
     "DescentTrace",
