@@ -64,7 +64,11 @@ def note_ratio(subject: Subject, value: float, what: str) -> None:
 
 
 def note_figure(subject: Subject, name: str, value: Any) -> None:
-    """Record a figure that the report prints beside the verdict (a frequency, a gap, a count)."""
+    """Record a figure that the report prints beside the verdict (a frequency, a gap, a count).
+
+    A number is summarised over the cases, a truth counted, a text kept; a ``Tally`` (of
+    properties.figures) is told once all cases have been joined to it.
+    """
     subject.case.figures[name] = value
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis.errors import Flaky, HypothesisException
 
 from properties.errors import AdapterError, NotOfferedError, UnknownError, ViolationError
+from properties.figures import Tally, plain
 from properties.lanes import LANES, Lane, reproducible_hypothesis, seeded
 from properties.literals import call_literal
 from properties.registry import Property, catalogue, find
@@ -76,9 +77,13 @@ class _Log:
             self.unknown[case.unknown[0]] = self.unknown.get(case.unknown[0], 0) + 1
 
     def _add_figure(self, name: str, value: Any) -> None:
-        """Numbers are summarised over the cases, truths are counted, texts are kept."""
+        """Numbers are summarised over the cases, truths counted, tallies joined, texts kept."""
         if isinstance(value, str):
             self.figures[name] = value
+            return
+        if isinstance(value, Tally):
+            known = self.figures.get(name)
+            self.figures[name] = value if known is None else known.joined(value)
             return
         number = float(value)
         start: dict[str, Any] = {"cases": 0, "sum": 0.0, "max": number}
@@ -198,7 +203,7 @@ def _fail(outcome: Outcome, verdict: Verdict, message: str, log: _Log) -> None:
 def _summarise(outcome: Outcome, log: _Log) -> None:
     outcome.cases, outcome.unknown = log.cases, log.undecided
     outcome.worst_ratio, outcome.worst_what = log.worst_ratio, log.worst_what
-    outcome.figures = log.figures
+    outcome.figures = {name: plain(value) for name, value in log.figures.items()}
     if outcome.verdict == "passed" and 0 < log.cases == log.left_out:
         outcome.verdict, outcome.unknown = "not offered", 0
         outcome.message = next(iter(log.unknown))

@@ -44,11 +44,9 @@ from properties.judgement.optimality.fixed_points import (
 )
 from properties.judgement.optimality.jamming import jamming_frequencies, pinned_jams
 from properties.judgement.optimality.optimum import bracket, value_of, written
-from properties.judgement.optimality.own_rounds import Batch, iterate
 from properties.registry import specification
 from properties.strategies import optimality
 from properties.strategies.optimality import (
-    BatchInputs,
     DescentInputs,
     DualInputs,
     FixedPointInputs,
@@ -60,7 +58,6 @@ from properties.subject import Subject
 
 SETTLING_ROUNDS = 600
 REACHING_ROUNDS = 100
-OWN_ROUNDS = 80
 JAMMING_SEED, JAMMING_COUNT = 1, 100
 
 
@@ -348,53 +345,3 @@ def test_opt_jam(subject: Subject) -> None:
     """
     for name, told in (*pinned_jams(), *jamming_frequencies(JAMMING_SEED, JAMMING_COUNT)):
         note_figure(subject, name, told)
-
-
-@specification(
-    "OPT-IMPL",
-    source="Eq. 14; App. C",
-    needs=("quantile_update",),
-    examples=100,
-    inputs=optimality.batches(),
-)
-def test_opt_impl(subject: Subject, inputs: BatchInputs) -> None:
-    """Theorem: iterated on one batch from b = 0, an exact ``quantile_update`` never raises the dual
-    value; one that declares an interior statistic or the q-th does not come to rest above LP*.
-
-    Hypotheses: k < n, an integer q, scores generic at the precision of the routing format; interior
-    keeps half of min(k, n - k)/n, the linear quantile's share, from both ends. For every
-    ``expert_rank``: (a) D never grows, and never falls below LP*. For "interior": (b) within 80
-    rounds top-k of s + b has strict margins and loads exactly q; it is ``linprog``'s optimum, and
-    what ``route`` chooses; one more update keeps D there. For "q": (c) D reaches LP* within 80
-    rounds. For the others the gap, and which statistic the update equals, are only reported, since
-    the corner "q+1" does rest above LP* (OPT-JAM).
-
-    Proof: (a) is OPT-DESCENT, with the rounding of scores, cutoff, statistic and centring carried
-    through: each b_j is within a radius of a minimiser, and D has slopes of at most max(q, m - q)
-    in it. D >= LP* holds for any bias: it judges the suite, not the subject. (b), (c) are
-    OPT-FIXED: at rest without a certificate, the tight edges contain a cycle, along which scores
-    cancel up to rounding: unknown. A forest is a violation. That it arrives in 80 rounds is the
-    claim of OPT-REACH: if not, unknown; near-ties cost the q-th statistic about 1/eps rounds.
-
-    Legal freedoms: any point of the interval that ``expert_rank`` allows, any constant added to b,
-    and, with an interior statistic, any cutoff between the k-th and (k+1)-th biased score.
-
-    If it fails: D grows when the update's sign is flipped, when the bias is accumulated or kept in
-    bfloat16, or a rank beyond the interval is read; it rests above LP* when a corner passes for
-    interior, or the k-th score for the cutoff of the q-th statistic. Loads then stay off balance
-    for ever on a batch that could be balanced exactly.
-    """
-    logits = subject.round_to_routing(subject.round_to_storage(inputs.logits))
-    batch = Batch.of(subject, logits, inputs.top_k)
-    rank = subject.conventions.expert_rank
-    state, there = iterate(batch, OWN_ROUNDS, until_certified=rank == "interior")
-    for statistic, agrees in state.agreeing.items():
-        note_figure(subject, f"behaves like the statistic {statistic}", agrees)
-    note_figure(subject, "dual reaches LP*", state.reached_dual)
-    note_figure(subject, "routing is the optimum", batch.verdict(state.bias).optimal)
-    note_figure(subject, "relative gap to linprog", state.gap)
-    note_figure(subject, "rounds", state.taken)
-    if there:
-        state.require_to_stay()
-    elif rank in ("interior", "q"):
-        state.explain_rest(OWN_ROUNDS)

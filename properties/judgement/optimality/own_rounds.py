@@ -9,95 +9,23 @@ Legend: M tokens, N routed experts; q = M top_k / N.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
-import lp_oracle
-import reference_numpy as reference
-from properties.checks import note_ratio, require
+from properties.checks import note_figure, note_ratio, require
 from properties.errors import UnknownError, ViolationError
+from properties.figures import Spread
+from properties.judgement.optimality.behaviour import Behaviour, Evidence, Stopped, evidence_of
 from properties.judgement.optimality.fixed_points import Tightness, inside_share, tightness
-from properties.judgement.optimality.optimum import Optimum, bracket, written
+from properties.judgement.optimality.own_batch import Batch
 from properties.protocol import Array
-from properties.rounding import Ball
-from properties.subject import Subject
-from reference_numpy.balancing import Statistic
 
-STATISTICS: tuple[Statistic, ...] = ("q", "q+1", "midpoint", "linear")
+# Updates of each batch whose rule is looked for; later ones hardly differ.
+IDENTIFIED = 4
 
-__all__ = ["STATISTICS", "Batch", "Rounds", "iterate"]
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One batch of logits as the subject sees it, and the optimum for its scores."""
-
-    subject: Subject
-    logits: Array
-    top_k: int
-    scores: Any
-    optimum: Optimum
-
-    @classmethod
-    def of(cls, subject: Subject, logits_MN: Array, top_k: int) -> Batch:
-        """Raises UnknownError where the optimum is not known."""
-        scores: Any = Ball.exact(logits_MN, subject.routing_arithmetic())
-        if subject.conventions.score_domain == "sigmoid":
-            scores = reference.scores(scores)
-        return cls(subject, logits_MN, top_k, scores, bracket(scores.value, top_k))
-
-    @property
-    def name(self) -> str:
-        """The problem as text."""
-        return written(self.scores.value, self.top_k)
-
-    def token_multipliers(self, bias_N: Array) -> Array:
-        """alpha (M,): the (k+1)-th largest of s + b."""
-        return reference.cutoff(self.scores.value + bias_N, self.top_k)
-
-    def dual(self, bias_N: Array) -> tuple[float, float]:
-        """D at this bias, and how far float64 may be from it."""
-        point = self.scores.value, self.token_multipliers(bias_N), -bias_N, self.top_k
-        return float(lp_oracle.dual_objective(*point)), lp_oracle.dual_radius(*point)
-
-    def verdict(self, bias_N: Array) -> lp_oracle.RoutingVerdict:
-        """Whether top-k of s + b is certified for all scores that the subject may have computed."""
-        radius = float((self.scores + bias_N).radius.max())
-        return lp_oracle.certify_routing(self.scores.value, bias_N, self.top_k, radius=radius)
-
-    def require_own_choice(self, bias_N: Array, assignment_MN: Array) -> None:
-        """Require ``route``, where offered, to choose a routing certified beyond rounding."""
-        if "route" not in self.subject.offered:
-            return
-        ids = self.subject.route(self.logits, bias_N, top_k=self.top_k).expert_ids
-        in_range = (ids >= 0) & (ids < bias_N.shape[0])
-        require(in_range, f"route chooses {ids.tolist()} of {bias_N.shape[0]} experts")
-        chosen_MN = np.zeros(self.logits.shape, dtype=np.int64)
-        np.put_along_axis(chosen_MN, ids, 1, axis=1)
-        require(
-            np.array_equal(chosen_MN, assignment_MN),
-            f"route chooses {ids.tolist()}, not the optimum, at b = {bias_N.tolist()}: {self.name}",
-        )
-
-    def update_error(self, bias_N: Array, after_N: Array) -> Array:
-        """How far rounding may put each b_j of an exact update from an interval of minimisers.
-
-        Up to the constant that centring subtracts from all of them. Order statistics enlarge no
-        error: the cutoff errs by at most the largest error of its row, b̂_j by the largest of its
-        column. Interpolating rounds a difference, its product with the share, and a sum: 2 + 2 + 1
-        roundings of the column's largest number; centring rounds once. Second-order terms are less
-        than what 6 and 2 leave over.
-        """
-        formats = self.subject.routing_arithmetic()
-        biased: Any = self.scores + bias_N
-        cutoff: Any = Ball(self.token_multipliers(bias_N), biased.radius.max(axis=1), formats)
-        required: Any = reference.required_bias(self.scores, cutoff)
-        rule = formats.rules["add"]
-        sizes_N = 6.0 * np.abs(required.value).max(axis=0) + 2.0 * np.abs(after_N)
-        error: Array = required.radius.max(axis=0) + rule.share * sizes_N + 4.0 * rule.underflow
-        return error
+__all__ = ["Rounds", "iterate"]
 
 
 @dataclass(eq=False)
@@ -114,7 +42,7 @@ class Rounds:
     taken: int = 0
     drift: float = np.inf
     error: float = 0.0
-    agreeing: dict[str, bool] = field(default_factory=dict)
+    evidence: Evidence | None = None
 
     @property
     def gap(self) -> float:
@@ -141,8 +69,8 @@ class Rounds:
         batch = self.batch
         after = batch.subject.quantile_update(batch.logits, self.bias, top_k=batch.top_k)
         require(np.isfinite(after), f"round {self.taken + 1}: the bias is {after.tolist()}")
-        if not self.agreeing:
-            self.agreeing = _agreement(batch, self.bias, after)
+        if self.taken < IDENTIFIED:
+            self.evidence = evidence_of(batch, self.bias, after).joined(self.evidence)
         error_N = batch.update_error(self.bias, after)
         value, radius = batch.dual(after)
         allowance = self._rise(error_N) + radius + self.radius
@@ -159,6 +87,20 @@ class Rounds:
         self.error = float(error_N.max())
         self.bias, self.value, self.radius = after, value, radius
         self.taken += 1
+
+    def report(self, rounds: int) -> None:
+        """Note what the batch came to, in so many rounds: the rule, the gap, the loads."""
+        batch, reached = self.batch, self.reached_dual
+        subject, load = batch.subject, batch.logits.shape[0] * batch.top_k / self.bias.shape[0]
+        loads = batch.loads(self.bias)
+        if self.evidence is not None:
+            note_figure(subject, "rule", Behaviour.of(self.evidence, self._stopped))
+        note_figure(subject, "dual reaches LP*", reached)
+        note_figure(subject, "routing is the optimum", batch.verdict(self.bias).optimal)
+        note_figure(subject, "relative gap to LP*", Spread((0.0 if reached else self.gap,)))
+        note_figure(subject, "largest load / q", Spread((float(loads.max()) / load,), 1.0))
+        note_figure(subject, "largest |load - q|", Spread((float(np.abs(loads - load).max()),)))
+        note_figure(subject, "rounds", rounds)
 
     def require_to_stay(self) -> None:
         """At the optimum: require the certified routing to be ``linprog``'s and ``route``'s own.
@@ -177,6 +119,16 @@ class Rounds:
             f"{float(batch.optimum.upper)!r}: {batch.name}",
         )
 
+    def settle(self, rounds: int) -> None:
+        """Up to so many more updates, until the routing is certified.
+
+        Where D is at LP* and scores still tie at some cutoff, the next updates may part them.
+        """
+        for _ in range(rounds):
+            if self.batch.verdict(self.bias).optimal:
+                return
+            self.advance()
+
     def explain_rest(self, rounds: int) -> NoReturn:
         """Not at the optimum: against the theorem, not generic enough to tell, or not at rest."""
         if not self.at_rest:
@@ -190,6 +142,12 @@ class Rounds:
                 f"{self.batch.name}"
             )
         raise UnknownError("not generic at this precision: the tight edges contain a cycle")
+
+    @property
+    def _stopped(self) -> Stopped:
+        if self.reached_dual:
+            return "at LP*"
+        return "at rest above" if self.at_rest else "moving above"
 
     def _rise(self, error_N: Array | float) -> float:
         m, n = self.batch.logits.shape
@@ -226,14 +184,3 @@ def iterate(batch: Batch, rounds: int, *, until_certified: bool) -> tuple[Rounds
         if there or state.taken == rounds or (state.at_rest and state.taken > 1):
             return state, there
         state.advance()
-
-
-def _agreement(batch: Batch, bias_N: Array, after_N: Array) -> dict[str, bool]:
-    """Which of the four statistics the update equals up to rounding."""
-    error = batch.update_error(bias_N, after_N)
-    required = reference.required_bias(batch.scores.value, batch.token_multipliers(bias_N))
-    agreement: dict[str, bool] = {}
-    for statistic in STATISTICS:
-        difference = after_N - reference.expert_statistic(required, batch.top_k, statistic)
-        agreement[statistic] = bool((difference - error).max() <= (difference + error).min())
-    return agreement
