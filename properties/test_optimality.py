@@ -221,8 +221,8 @@ def test_opt_fixed(subject: Subject, inputs: FixedPointInputs) -> None:
     with two corners of one kind CORNER_JAM_TOP1 (3 x 3): see lp_oracle.INSTANCES.
 
     How it is checked: fixed points in float64, from b = 0, from random starts and from a vertex of
-    the dual optimum; genericity by construction, or with probability one (strategies.optimality
-    says how). The certificate decides, and must agree with ``linprog`` in value and assignment.
+    the dual optimum; genericity by construction, or with probability one
+    (``strategies.score_classes`` says how). The certificate decides, and must agree with ``linprog`` in value and assignment.
     Without one, tight edges that form a forest contradict the theorem, and a cycle up to rounding
     makes the case unknown, as does a descent that has not come to rest in 600 rounds.
 
@@ -254,15 +254,16 @@ def test_opt_reach(subject: Subject, instance: GenericInstance) -> None:
     """Claim: from b = 0, rules that are interior on both sides reach the LP optimum of every
     generic instance with an integer q within 100 rounds.
 
-    Measured, for midpoint and linear on either side, on every generated instance: uniform, heavy
-    tails, hot experts, perturbed ties. OPT-FIXED proves that the descent cannot come to rest
-    elsewhere, and OPT-DESCENT that D falls. That it arrives is not proved here, and the number of
-    rounds has no bound that holds as two assignments become equally good. So not reached is
-    unknown, never a pass; at rest elsewhere is a violation.
+    Measured, for midpoint and linear on either side, on every class of ``strategies.score_classes``
+    (heavy tails, scores within 1e-6, duplicated tokens, constant rows and columns, one expert that
+    all tokens like best, each perturbed exactly, or real). OPT-FIXED proves that the descent cannot
+    come to rest elsewhere, and OPT-DESCENT that D falls. That it arrives is not proved here, and
+    the number of rounds has no bound that holds as two assignments become equally good. So not
+    reached is unknown, never a pass; at rest elsewhere is a violation.
 
     Reached means certified (OPT-CERT), with the value and the assignment of ``linprog``. Reported:
     the frequency, the mean and largest number of rounds of each pair, and the largest gap to the
-    objective of ``linprog``, relative to sum |s| x.
+    objective of ``linprog``, relative to sum |s| x (its tolerance of 1e-7, where scores are close).
 
     If it fails: an implementation with an interior statistic need not balance a fixed batch.
     """
