@@ -221,10 +221,11 @@ def test_opt_fixed(subject: Subject, inputs: FixedPointInputs) -> None:
     with two corners of one kind CORNER_JAM_TOP1 (3 x 3): see lp_oracle.INSTANCES.
 
     How it is checked: fixed points in float64, from b = 0, from random starts and from a vertex of
-    the dual optimum; genericity by construction, or with probability one
-    (``strategies.score_classes`` says how). The certificate decides, and must agree with ``linprog`` in value and assignment.
-    Without one, tight edges that form a forest contradict the theorem, and a cycle up to rounding
-    makes the case unknown, as does a descent that has not come to rest in 600 rounds.
+    the dual optimum; genericity by construction, or with probability one (see
+    ``strategies.score_classes``). The certificate decides, and must agree with ``linprog`` in value
+    and assignment. Without one, tight edges that form a forest contradict the theorem, and a cycle
+    up to rounding makes the case unknown, as does a descent that has not come to rest in 600
+    rounds.
 
     If it fails: "Quantile Balancing finds the optimal assignment" is false where it was proved.
     """
