@@ -34,6 +34,12 @@ EXPERT_NAMES: Mapping[str, str] = {
     "midpoint": "the midpoint of the q-th and (q+1)-th statistics",
     "linear": "the linear quantile between the q-th and (q+1)-th statistics",
 }
+# What an ``expert_rank`` promises, where it promises anything.
+DECLARED: Mapping[str, tuple[str, ...]] = {
+    "q": ("q",),
+    "q+1": ("q+1",),
+    "interior": ("midpoint", "linear"),
+}
 TOKEN_NAMES: Mapping[str, str] = {
     "k+1": "(k+1)-th score",
     "k": "k-th score",
@@ -112,12 +118,13 @@ class Behaviour(Tally):
     updates: int
     inside: int
     stopped: Counter[Stopped]
+    declared: str = "between"
 
     @classmethod
-    def of(cls, evidence: Evidence, stopped: Stopped) -> Behaviour:
-        """One batch."""
+    def of(cls, evidence: Evidence, stopped: Stopped, declared: str) -> Behaviour:
+        """One batch of a subject with that ``expert_rank``."""
         agreeing = Counter(evidence.agreeing)
-        return cls(1, agreeing, evidence.updates, evidence.inside, Counter([stopped]))
+        return cls(1, agreeing, evidence.updates, evidence.inside, Counter([stopped]), declared)
 
     def joined(self, other: Behaviour) -> Behaviour:
         """The batches of both."""
@@ -127,6 +134,7 @@ class Behaviour(Tally):
             self.updates + other.updates,
             self.inside + other.inside,
             self.stopped + other.stopped,
+            self.declared,
         )
 
     def told(self) -> str:
@@ -146,7 +154,9 @@ class Behaviour(Tally):
             f"{EXPERT_NAMES[expert]} (cutoff: {TOKEN_NAMES[token]})" for token, expert in always
         )
         corner = ", a corner that can jam" if set(always) <= set(JAMMING) else ""
-        return f"reads {told}{corner}"
+        legal = DECLARED.get(self.declared, EXPERT_NAMES)
+        kept = any(expert in legal for _, expert in always)
+        return f"{'' if kept else f'declares {self.declared!r}, but '}reads {told}{corner}"
 
     def _unnamed(self) -> str:
         told = "matches none of the known statistics"

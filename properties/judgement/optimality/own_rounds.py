@@ -94,9 +94,10 @@ class Rounds:
         subject, load = batch.subject, batch.logits.shape[0] * batch.top_k / self.bias.shape[0]
         loads = batch.loads(self.bias)
         if self.evidence is not None:
-            note_figure(subject, "rule", Behaviour.of(self.evidence, self._stopped))
+            declared = subject.conventions.expert_rank
+            note_figure(subject, "rule", Behaviour.of(self.evidence, self._stopped, declared))
         note_figure(subject, "dual reaches LP*", reached)
-        note_figure(subject, "routing is the optimum", batch.verdict(self.bias).optimal)
+        note_figure(subject, "routing certified optimal", batch.verdict(self.bias).optimal)
         note_figure(subject, "relative gap to LP*", Spread((0.0 if reached else self.gap,)))
         note_figure(subject, "largest load / q", Spread((float(loads.max()) / load,), 1.0))
         note_figure(subject, "largest |load - q|", Spread((float(np.abs(loads - load).max()),)))

@@ -30,7 +30,7 @@ from properties.protocol import Array, Conventions, Precision
 from properties.reference import Reference
 from properties.registry import find
 
-SHORT = Lane("short", 0.4, random=False)
+SHORT = Lane("short", 0.15, random=False)
 
 
 class HandMade(Reference):
@@ -154,6 +154,11 @@ def test_a_corner_that_jams_fails_under_a_rank_that_cannot(pair: Pair, rank: str
     assert f"declared {rank!r}" in outcome.message
 
 
+def test_another_statistic_than_the_declared_one_is_pointed_out() -> None:
+    rule = judged(HandMade(("k+1", "q"), "q+1")).figures["rule"]
+    assert rule.startswith(f"declares 'q+1', but reads {name_of(('k+1', 'q'))}")
+
+
 def test_a_rule_without_a_name_is_described() -> None:
     rule = judged(AnyPointInside()).figures["rule"]
     assert rule.startswith("matches none of the known statistics")
@@ -193,7 +198,7 @@ def test_evidence_keeps_what_agrees_every_time() -> None:
 
 def test_rules_that_no_batch_tells_apart_are_all_named() -> None:
     pairs: frozenset[Pair] = frozenset({("k+1", "linear"), ("k+1", "midpoint")})
-    behaviour = Behaviour.of(Evidence(pairs, 3, 3), "at LP*")
+    behaviour = Behaviour.of(Evidence(pairs, 3, 3), "at LP*", "interior")
     told = behaviour.joined(behaviour).told()
     assert f"{name_of(('k+1', 'midpoint'))} or {name_of(('k+1', 'linear'))}" in told
     assert told.endswith("reaches LP* on all 2 generic batches")
