@@ -1,5 +1,6 @@
 """The balanced assignment problem of Appendix C: solved, certified, descended by named rules."""
 
+from lp_oracle.at_scale import CertifiedOptimum, certified_optimum
 from lp_oracle.behaviours import (
     FRACTION_OFF_MINIMISER,
     FRACTION_RISES,
@@ -52,6 +53,7 @@ __all__ = [
     "UNEVEN_LOADS",
     "AssignmentProblem",
     "Certificate",
+    "CertifiedOptimum",
     "DescentTrace",
     "ExpertRule",
     "Interval",
@@ -62,6 +64,7 @@ __all__ = [
     "Residual",
     "RoutingVerdict",
     "TokenRule",
+    "certified_optimum",
     "certify",
     "certify_routing",
     "certify_solution",

@@ -74,7 +74,7 @@ class AssignmentProblem:
     def __post_init__(self) -> None:
         scores = _checked_scores(self.scores)
         object.__setattr__(self, "scores", scores)
-        object.__setattr__(self, "top_k", _checked_top_k(self.top_k, scores.shape[1]))
+        object.__setattr__(self, "top_k", checked_top_k(self.top_k, scores.shape[1]))
 
     @property
     def m(self) -> int:
@@ -136,17 +136,28 @@ class AssignmentProblem:
 
 
 def _finite(raw: Array, name: str) -> Array:
-    if raw.dtype.kind in "cmMSU":
-        raise TypeError(f"{name} has dtype {raw.dtype}; real numbers are needed")
+    require_real(raw, name)
     values = raw.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(values))
-    if bad.size:
-        where = tuple(int(index) for index in bad[0])
-        raise ValueError(f"{name}[{where}] is {values[where]}; every entry must be finite")
+    require_finite(values, name)
     return values
 
 
-def _checked_scores(values: ArrayLike) -> Array:
+def require_real(raw: Array, name: str) -> None:
+    """TypeError for a dtype that does not hold real numbers."""
+    if raw.dtype.kind in "cmMSU":
+        raise TypeError(f"{name} has dtype {raw.dtype}; real numbers are needed")
+
+
+def require_finite(values: Array, name: str) -> None:
+    """ValueError that names the first entry that is NaN or infinite."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        where = tuple(int(index) for index in np.argwhere(~finite)[0])
+        raise ValueError(f"{name}[{where}] is {values[where]}; every entry must be finite")
+
+
+def score_matrix(values: ArrayLike) -> Array:
+    """``values`` as an array, without a copy; ValueError unless it is a non-empty matrix."""
     raw = np.asarray(values)
     if raw.ndim != 2:
         raise ValueError(f"scores has shape {raw.shape}; a matrix (tokens, experts) is needed")
@@ -154,12 +165,18 @@ def _checked_scores(values: ArrayLike) -> Array:
         raise ValueError(
             f"scores has shape {raw.shape}; at least one token and one expert are needed"
         )
+    return raw
+
+
+def _checked_scores(values: ArrayLike) -> Array:
+    raw = score_matrix(values)
     scores = exact(raw) if _is_exact_kind(raw) else _finite(raw, "scores")
     scores.flags.writeable = False
     return scores
 
 
-def _checked_top_k(top_k: int, num_experts: int) -> int:
+def checked_top_k(top_k: int, num_experts: int) -> int:
+    """``top_k`` as an int; TypeError if it is no integer, ValueError outside 1..num_experts."""
     try:
         value = operator.index(top_k)
     except TypeError as error:

@@ -1,0 +1,92 @@
+"""Scores as 64-bit integers, so that multipliers and margins are computed without rounding.
+
+Legend of shapes: M tokens, N routed experts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from lp_oracle.problem import Array
+
+# Of the 53 bits in which float64 holds integers exactly, the scores take this many. The others are
+# left to the multipliers, which can be sums of many scores.
+SCORE_BITS = 48
+
+_BLOCK_ENTRIES = 2**19
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreGrid:
+    """The scores rounded to the nearest level * 2^exponent / denominator; ``levels`` (M, N) int64.
+
+    ``is_exact`` says whether nothing was rounded. Equal scores always have equal levels.
+    """
+
+    levels: Array
+    exponent: int
+    denominator: int
+    is_exact: bool
+
+    @property
+    def unit(self) -> Fraction:
+        """The score of level 1."""
+        return Fraction(2) ** self.exponent / self.denominator
+
+    def values(self, levels: Array) -> Array:
+        """Levels as float64 scores, exactly where the denominator is 1 and nothing underflows."""
+        scores: Array = np.ldexp(levels.astype(np.float64) / self.denominator, self.exponent)
+        return scores
+
+
+def token_blocks(m: int, n: int) -> Iterator[slice]:
+    """Slices of tokens that cover all of them, each of a bounded number of scores."""
+    step = max(1, _BLOCK_ENTRIES // n)
+    for start in range(0, m, step):
+        yield slice(start, min(m, start + step))
+
+
+def score_grid(scores_MN: Array, bits: int = SCORE_BITS) -> ScoreGrid:
+    """Put finite scores on a grid with levels of at most ``bits`` bits.
+
+    Floats go to multiples of a power of two; integers and ``Fraction`` objects to multiples of a
+    power of two over their common denominator, if it leaves room, else they are rounded to floats
+    first. Raises ValueError for NaN and infinities, TypeError for what is not a real number.
+    """
+    if scores_MN.dtype == np.dtype(object):
+        return _rational_grid(scores_MN, bits)
+    if scores_MN.dtype.kind in "iub":
+        size = max(abs(int(scores_MN.max())), abs(int(scores_MN.min())))
+        if size < 2**bits:
+            shift = bits - size.bit_length()
+            return ScoreGrid(scores_MN.astype(np.int64) << shift, -shift, 1, True)
+    return _float_grid(scores_MN, bits)
+
+
+def _rational_grid(rationals_MN: Array, bits: int) -> ScoreGrid:
+    values = [Fraction(value) for value in rationals_MN.ravel().tolist()]
+    common = math.lcm(*{value.denominator for value in values})
+    levels = [int(value * common) for value in values]
+    shift = bits - max(abs(level) for level in levels).bit_length()
+    if shift < 0:
+        return _float_grid(rationals_MN.astype(np.float64), bits)
+    levels_MN = np.array(levels, dtype=np.int64).reshape(rationals_MN.shape) << shift
+    return ScoreGrid(levels_MN, -shift, common, True)
+
+
+def _float_grid(scores_MN: Array, bits: int) -> ScoreGrid:
+    size = max(abs(float(scores_MN.max())), abs(float(scores_MN.min())))
+    exponent = math.frexp(size)[1] - bits
+    levels_MN = np.empty(scores_MN.shape, dtype=np.int64)
+    is_exact = True
+    for block in token_blocks(*scores_MN.shape):
+        values = scores_MN[block].astype(np.float64)
+        levels = np.rint(np.ldexp(values, -exponent))
+        is_exact = is_exact and bool((np.ldexp(levels, exponent) == values).all())
+        levels_MN[block] = levels
+    return ScoreGrid(levels_MN, exponent, 1, is_exact)
