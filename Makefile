@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PEERS := .venv-peers
 
-.PHONY: help gate test lint types imports peers wheel clean
+.PHONY: help gate test lint types imports proofs peers wheel clean
 
 help:
 	@echo "make gate    judge $(IMPLEMENTATION); another with IMPLEMENTATION=package.module:Name"
 	@echo "make test    lint, types, import table and the test suite"
+	@echo "make proofs  prove the optimality theorem shape by shape with an SMT solver, for minutes"
 	@echo "make peers   judge public implementations in an environment of their own"
 	@echo "make wheel   build the wheel into dist/"
 	@echo "make clean   remove the environments and build products"
@@ -31,6 +32,9 @@ types: $(INSTALLED)
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports
+
+proofs: $(INSTALLED)
+	$(BIN)/python -m tests.proofs.report $(ARGS)
 
 peers: $(PEERS)/installed
 	$(PEERS)/bin/python tests/peers/matrix.py $(ARGS)
