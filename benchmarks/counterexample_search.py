@@ -139,11 +139,11 @@ def over_shapes(
 
 def corners(thorough: bool) -> Iterator[tuple[str, bool]]:
     """Both pairs of corners that jam, for each top_k, on generic scores."""
+    levels = range(1, 7 if thorough else 5)
     yield (
-        "exhausted: generic 3 x 3, scores 0..3 and, for the second of each, 0..4; 2 rows never",
+        f"exhausted: generic 3 x 3, scores 0 up to the least level that jams (at most {levels[-1]})",
         True,
     )
-    levels = range(1, 7 if thorough else 5)
     for name, pair in (("CORNER", ("k+1", "q+1")), ("MIRROR", ("k", "q"))):
         for top_k in (1, 2):
             shape = (3, 3, top_k)
@@ -155,7 +155,7 @@ def ties(thorough: bool) -> Iterator[tuple[str, bool]]:
     """All sixteen pairs, integer loads, any scores."""
     most = 2 if thorough else 1
     yield (
-        f"exhausted: every shape up to 5 x 5 with an integer load, scores 0..1 ({most} to 3 x 3)",
+        f"exhausted: integer loads, every shape up to the first that jams, 0..1 (3 x 3: 0..{most})",
         True,
     )
     shapes = shapes_up_to(25, integral=True)
@@ -226,7 +226,7 @@ def alternating(thorough: bool) -> Iterator[tuple[str, bool]]:
 def local_means(thorough: bool) -> Iterator[tuple[str, bool]]:
     """Two ranks of equal size, whose mean of Eq. 14's statistics gives other loads."""
     del thorough
-    yield "exhausted: every shape up to 8 entries, scores 0..2 (2 x 2 and 2 x 3: 0..4)", True
+    yield "exhausted: every shape up to 8 entries, scores 0..2 (2 x 2: 0..4)", True
     for shape in shapes_up_to(8, integral=True):
         if shape[0] % 2:
             continue
