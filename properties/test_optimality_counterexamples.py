@@ -151,9 +151,9 @@ def test_opt_alternate(subject: Subject) -> None:
 
     [[0,0],[0,1]], k = 1: (0, 1) and (1, 0) in turn; [[0,3],[1,2]]: (2, 0) and (0, 2).
 
-    Why: both corners leave a tight edge in every row and column. The token step lowers both tokens'
-    alpha to the expert that has just become dearer, and the expert step then raises the other one
-    to match. D is constant along the rises, so no step objects. Half a step ends it (OPT-AVERAGE).
+    Why: once expert 2 costs 1, the second best offer of token 1 is expert 2 at that price, so it
+    bids 1 for expert 1; then both cost 1, which is the start plus a constant. D stays at LP*, but
+    in every round a token has a tie at its cutoff. Half a step, (0, 1/2), certifies (OPT-AVERAGE).
     Nothing smaller has an integer load and k < n.
 
     How it is checked: in integers, 40 rounds; a round is a function of beta up to a constant, so

@@ -90,6 +90,7 @@ def require_jam_above(name: str, pair: Pair) -> str:
     alpha, beta = trace.token_multipliers, trace.expert_multipliers
     dual = exact_dual(s_MN, alpha, beta, top_k)
     require(dual == instance.dual_value, f"D is {dual}, not {instance.dual_value}: {told}")
+    require(dual == trace.dual_values[-1], f"the trace says {trace.dual_values[-1]}: {told}")
     require(dual > instance.optimum, f"D = {dual} is not above LP*: {told}")
     again = lp_oracle.expert_step(s_MN, alpha, top_k, rule=pair[1])
     require(len(set(again - beta)) == 1, f"goes on after it stopped: {told}")
@@ -112,9 +113,9 @@ def unmet_demand(scores_MN: Array, alpha_M: Array, beta_N: Array, top_k: int) ->
     demand_M = [top_k - int(row.sum()) for row in chosen_MN]
     demand_N = [Fraction(m * top_k, n) - int(column.sum()) for column in chosen_MN.T]
     unmet = Fraction(0)
-    for size in range(1, m + 1):
+    for size in range(m + 1):
         for tokens in itertools.combinations(range(m), size):
-            edges_N = tight_MN[list(tokens)].sum(axis=0)
+            edges_N = tight_MN[np.array(tokens, dtype=np.int64)].sum(axis=0)
             room = sum(
                 (min(d, Fraction(int(e))) for d, e in zip(demand_N, edges_N, strict=True)),
                 Fraction(0),
