@@ -1,4 +1,4 @@
-"""The command ``latentmoe-gate``: run, list, explain."""
+"""The command ``latentmoe-gate``: run, list, explain, study."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from properties import report
 from properties.execution import select
 from properties.registry import TOPICS, Property, catalogue, find
+from properties.study import command as study
 
 MAX_WORKERS = 4
 
@@ -26,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _list(options.topic)
     if options.command == "explain":
         return _explain(options.id)
+    if options.command == "study":
+        return study.run(options)
     return _run(options)
 
 
@@ -62,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--topic", nargs="+", default=list(TOPICS), choices=TOPICS)
     explain = commands.add_parser("explain", help="print a property's specification")
     explain.add_argument("id", metavar="ID")
+    study.add_command(commands, _workers)
     return parser
 
 
