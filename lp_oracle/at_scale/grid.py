@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,11 @@ from lp_oracle.problem import Array
 # left to the multipliers, which can be sums of many scores.
 SCORE_BITS = 48
 
+# Scores further from all cutoffs than so many times the range of the cutoffs do not decide.
+_CUTOFF_RANGES = 64.0
+
 _BLOCK_ENTRIES = 2**19
+_SAMPLED_TOKENS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +56,44 @@ def token_blocks(m: int, n: int) -> Iterator[slice]:
         yield slice(start, min(m, start + step))
 
 
-def score_grid(scores_MN: Array, bits: int = SCORE_BITS) -> ScoreGrid:
+class Range(NamedTuple):
+    """Scores that decide; others are masks, or far from any cutoff."""
+
+    low: float
+    high: float
+
+
+def deciding_range(scores_MN: Array, top_k: int) -> Range | None:
+    """Where scores of the size of the cutoffs lie, or None if all of them do.
+
+    Judged by the k-th and (k+1)-th largest of evenly spaced tokens. Scores outside can be clipped
+    without harm if what comes of it is checked: a token that avoids a clipped mask avoids it as it
+    was given all the more.
+    """
+    m, n = scores_MN.shape
+    if top_k == n or scores_MN.dtype.kind != "f":
+        return None
+    sample = scores_MN[:: max(1, m // _SAMPLED_TOKENS)].astype(np.float64)
+    sample.partition((n - top_k - 1, n - top_k), axis=1)
+    cutoffs = sample[:, n - top_k - 1 : n - top_k + 1]
+    low, high = float(cutoffs.min()), float(cutoffs.max())
+    room = _CUTOFF_RANGES * (high - low)
+    if room == 0.0 or (low - room <= scores_MN.min() and scores_MN.max() <= high + room):
+        return None
+    return Range(low - room, high + room)
+
+
+def score_grid(
+    scores_MN: Array, bits: int = SCORE_BITS, deciding: Range | None = None
+) -> ScoreGrid:
     """Put finite scores on a grid with levels of at most ``bits`` bits.
 
-    Floats go to multiples of a power of two; integers and ``Fraction`` objects to multiples of a
-    power of two over their common denominator, if it leaves room, else they are rounded to floats
-    first. Raises ValueError for NaN and infinities, TypeError for what is not a real number.
+    Floats go to multiples of a power of two, clipped to the ``deciding`` range if there is one;
+    integers and ``Fraction`` objects to multiples of a power of two over their common denominator,
+    if it leaves room, else they are rounded to floats first.
     """
+    if deciding is not None:
+        return _float_grid(scores_MN, bits, deciding)
     if scores_MN.dtype == np.dtype(object):
         return _rational_grid(scores_MN, bits)
     if scores_MN.dtype.kind in "iub":
@@ -79,14 +115,15 @@ def _rational_grid(rationals_MN: Array, bits: int) -> ScoreGrid:
     return ScoreGrid(levels_MN, -shift, common, True)
 
 
-def _float_grid(scores_MN: Array, bits: int) -> ScoreGrid:
-    size = max(abs(float(scores_MN.max())), abs(float(scores_MN.min())))
+def _float_grid(scores_MN: Array, bits: int, deciding: Range | None = None) -> ScoreGrid:
+    low, high = deciding or Range(float(scores_MN.min()), float(scores_MN.max()))
+    size = max(abs(low), abs(high))
     exponent = math.frexp(size)[1] - bits
     levels_MN = np.empty(scores_MN.shape, dtype=np.int64)
     is_exact = True
     for block in token_blocks(*scores_MN.shape):
         values = scores_MN[block].astype(np.float64)
-        levels = np.rint(np.ldexp(values, -exponent))
+        levels = np.rint(np.ldexp(values.clip(low, high), -exponent))
         is_exact = is_exact and bool((np.ldexp(levels, exponent) == values).all())
         levels_MN[block] = levels
     return ScoreGrid(levels_MN, exponent, 1, is_exact)

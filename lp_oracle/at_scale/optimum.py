@@ -21,7 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lp_oracle.at_scale.augmentation import Augmentation, OverflowingMultipliersError
-from lp_oracle.at_scale.grid import SCORE_BITS, ScoreGrid, score_grid, token_blocks
+from lp_oracle.at_scale.grid import (
+    SCORE_BITS,
+    Range,
+    ScoreGrid,
+    deciding_range,
+    score_grid,
+    token_blocks,
+)
 from lp_oracle.at_scale.sampled_descent import starting_multipliers
 from lp_oracle.at_scale.strictness import make_strict
 from lp_oracle.problem import (
@@ -38,7 +45,7 @@ from lp_oracle.problem import (
 Proof: TypeAlias = Literal["strict margins", "complementary slackness", "gap", "none"]
 
 # Relative to sum |s| x: what a gap may be and still count as rounding.
-GAP_TOLERANCE = 2.0**-40
+GAP_TOLERANCE = 2.0**-37
 
 _FEWEST_BITS = 16
 _FIRST_BITS = 8
@@ -58,7 +65,7 @@ class CertifiedOptimum:
     load is exactly q, and in every row of s - beta all chosen entries exceed all others, so x is
     the only optimum. "complementary slackness": it holds in integer arithmetic, and the scores were
     not rounded to get there, so x is optimal. In both cases ``gap`` is 0. "gap": the dual value
-    lies above that of x by at most ``gap``, at most 2^-40 of sum |s| x. "none": by more than that,
+    lies above that of x by at most ``gap``, at most 2^-37 of sum |s| x. "none": by more than that,
     so x is a feasible assignment and not certified. ``phases`` counts those of the augmentation.
     """
 
@@ -88,9 +95,21 @@ def certified_optimum(
     raw = _checked(scores)
     top_k = checked_top_k(top_k, raw.shape[1])
     tell = progress if progress is not None else _silent
+    deciding = deciding_range(raw, top_k)
+    found = _optimum(raw, deciding, top_k, tell)
+    if deciding is not None and not found.certified:
+        tell("scores far from all cutoffs do decide; again with all of them")
+        other = _optimum(raw, None, top_k, tell)
+        found = min(found, other, key=lambda one: one.gap)
+    return found
+
+
+def _optimum(
+    raw: Array, deciding: Range | None, top_k: int, tell: Callable[[str], None]
+) -> CertifiedOptimum:
     for bits in range(SCORE_BITS, _FEWEST_BITS - 1, -8):
         try:
-            grid = score_grid(raw, bits)
+            grid = score_grid(raw, bits, deciding)
             return _verified(raw, grid, _solved(grid, top_k, tell))
         except OverflowingMultipliersError:
             tell(f"the multipliers outgrew scores of {bits} bits; again with coarser scores")
@@ -148,13 +167,9 @@ def _verified(raw: Array, grid: ScoreGrid, solved: Augmentation) -> CertifiedOpt
     _require_feasible(x_MN, solved.top_k, solved.parts)
     alpha_M, beta_N = grid.values(solved.alpha), grid.values(solved.beta)
     if grid.is_exact:
-        pair = _Pair(grid.levels, x_MN, solved.alpha, solved.beta, error=0)
+        pair = _Pair(grid.levels, x_MN, solved.alpha, solved.beta)
     else:
-        # Two subtractions of numbers of this size: 2 u each, and second-order terms.
-        size = float(max(abs(raw.max()), abs(raw.min())))
-        size += float(np.abs(alpha_M).max() + np.abs(beta_N).max())
-        error = 4.0 * (UNIT_ROUNDOFF * size + SMALLEST)
-        pair = _Pair(raw, x_MN, alpha_M, beta_N, error=error)
+        pair = _Pair(raw, x_MN, alpha_M, beta_N)
     objective, size = _value(raw, x_MN)
     strict, gap = pair.judged()
     return CertifiedOptimum(
@@ -197,16 +212,12 @@ def _proof(strict: bool, gap: float, size: float) -> Proof:
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Scores s and x (M, N), alpha (M,) and beta (N,) in one unit, all int64 or all float64.
-
-    ``error`` bounds the rounding of a margin; 0 for integers.
-    """
+    """Scores s and x (M, N), alpha (M,) and beta (N,) in one unit; multipliers int64 or float64."""
 
     scores: Array
     x: Array
     alpha: Array
     beta: Array
-    error: float
 
     def judged(self) -> tuple[bool, float]:
         """Whether every choice is strict, and how far the dual value can lie above sum s x.
@@ -221,13 +232,21 @@ class _Pair:
             reduced = self.scores[block].astype(self.beta.dtype) - self.beta
             strict = strict and _is_strict(reduced, x)
             p = reduced - self.alpha[block, None]
-            above = np.maximum(p + self.error, 0)
-            below = np.maximum(self.error - p, 0)
+            error = _margin_error(reduced, p)
+            above, below = np.maximum(p + error, 0), np.maximum(error - p, 0)
             gap += float(above[x == 0].sum() + below[x == 1].sum())
             if x.dtype != np.bool_:
                 split = (x > 0) & (x < 1)
                 gap += float(np.maximum(above, below)[split].sum())
         return strict, 0.0 if strict else gap * (1.0 + self.x.size * UNIT_ROUNDOFF)
+
+
+def _margin_error(reduced: Array, p: Array) -> Array | int:
+    """Rounding of (s - beta) - alpha: u of either difference, doubled for terms in u^2."""
+    if p.dtype.kind == "i":
+        return 0
+    error: Array = 2.0 * UNIT_ROUNDOFF * (np.abs(reduced) + np.abs(p)) + SMALLEST
+    return error
 
 
 def _is_strict(reduced: Array, x: Array) -> bool:
