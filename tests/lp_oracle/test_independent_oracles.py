@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lp_oracle import INSTANCES, solve_linprog
+from lp_oracle import INSTANCES, certified_optimum, solve_linprog
 from properties.judgement.optimality.exchange import in_parts, optimum_by_exchange
 from properties.judgement.optimality.optimum import value_of
 from properties.strategies.score_classes import PATTERNS, REALS, drawn_scores, tied_scores
@@ -77,10 +77,20 @@ def test_min_cost_flow(m: int, n: int, top_k: int) -> None:
         assert flow == by_exchange(s_MN, top_k), kind
 
 
+@pytest.mark.parametrize(("m", "n", "top_k"), TINY + INTEGRAL + FRACTIONAL)
+def test_optimum_at_scale(m: int, n: int, top_k: int) -> None:
+    for kind, s_MN in scores((m, n), 5):
+        found = certified_optimum(s_MN, top_k)
+        assert found.gap == 0, kind
+        assert value_of(s_MN, in_parts(found.assignment, top_k)) == by_exchange(s_MN, top_k), kind
+
+
 @pytest.mark.parametrize(("m", "n", "top_k"), [(160, 32, 4), (90, 50, 7), (224, 28, 4)])
 def test_min_cost_flow_of_larger_batches(m: int, n: int, top_k: int) -> None:
     s_MN = np.random.default_rng([m, n]).integers(0, 2**20, (m, n))
     ours = in_parts(solve_linprog(s_MN, top_k).assignment, top_k)
+    at_scale = in_parts(certified_optimum(s_MN, top_k).assignment, top_k)
+    assert value_of(s_MN, at_scale) == value_of(s_MN, ours)
     assert worth(s_MN, top_k, min_cost_flow(s_MN, top_k)) == value_of(s_MN, ours)
 
 
