@@ -179,9 +179,9 @@ second best assignment by eps. Elsewhere the unwanted expert comes to meet them,
 price falls to what its best bidder would pay. Here t1 holds e3 at 0, because e4, bid up to 4 in
 the first round, leaves t1 no better second offer. Two midpoints need two rounds.
 
-At 3 x 3 two rounds reach LP\\* on all scores 0..6, and on near-ties sampled up to 160; so 4 x 4
-is the smallest shape as far as searching tells. Copies of the family without cancelling cycles
-are certified, in round 1/eps + 1.
+At 3 x 3 two rounds reach LP\\* on all scores 0..6, and on near-ties sampled up to 1000; so 4 x 4
+is the smallest shape as far as searching tells. A copy of the family without cancelling cycles is
+certified, in round 1/eps + 1: ties are not to blame.
 """,
     "UNEVEN_LOADS": """
 max/min load goes from 3 to 4 while D falls from 27 to 23. The two popular experts e3 and e4 are
@@ -190,7 +190,7 @@ all. D weighs all prices against all margins and cannot rise; the fullest expert
 progress. Round 4 is certified.
 
 No instance below 16 entries with scores 0..4 (0..2 from 10 entries on) does this and then reaches
-the optimum; at 4 x 4 smaller scores than 5 were sampled, not exhausted.
+the optimum, nor does a 4 x 4 with scores 0..3; scores up to 4 there were sampled only.
 """,
     "LOCAL_MEAN": """
 With k/n = 1/2 the quantile is a median, and the median of two is their mean. So averaging the

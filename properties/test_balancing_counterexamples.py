@@ -57,8 +57,8 @@ def test_qb_notmono(subject: Subject) -> None:
     (OPT-DESCENT), and loads are even once it rests (OPT-FIXED), not on the way.
 
     Why nothing smaller: every normal form below 16 entries with scores 0..4 (0..2 from 10 entries
-    on) was tried, and none rises with a finite ratio and then reaches the optimum. That 4 x 4 needs
-    scores up to 5 is sampled only: of shrunk random finds none went below.
+    on) and every 4 x 4 with scores 0..3 was tried, and none rises with a finite ratio and then
+    reaches the optimum. Scores up to 4 were sampled only: of shrunk finds none went below these.
 
     How it is checked: in rationals with the oracle, LP* by enumeration and by ``linprog``; and with
     ``reference_numpy`` on logits: the same loads, and exact loads in the end.

@@ -130,9 +130,10 @@ def test_opt_pricewar(subject: Subject) -> None:
     interested token offers, and that is the first token, whose alternative to expert 4, just
     bid up to 1, is expert 3 at price 0. Interior statistics raise by half of what is left.
 
-    Why 4 x 4: at 3 x 3 two rounds reach LP*, on all normal forms with scores 0..6 and on 120,000
-    near-ties of 0 and 160: no fourth expert binds the unwanted one. With two tokens or two experts
-    one round does, on all normal forms with scores 0..6 (0..2 at 2 x 6). Searched, not proved.
+    Why 4 x 4: at 3 x 3 two rounds reach LP*, on all normal forms with scores 0..6 and on a million
+    others with scores up to 1000, half of them near-ties: no fourth expert binds the unwanted one.
+    With two tokens or two experts one round does, on all normal forms with scores 0..6 (0..2 at
+    2 x 6). Searched, not proved.
 
     How it is checked: in integers, size = 1/eps: every D and every increment exactly, LP* by
     enumeration and ``linprog``. A copy without cancelling cycles, from which the former differ by
