@@ -78,7 +78,7 @@ class Gaps:
 
     A gap is 0 where it is at most ``allowed``: what rounding and the bracket of the optimum explain
     (all relative to the optimum). ``reached`` is None where no round is. ``falling`` says that the
-    last round allowed still lowered D, beyond rounding, and more of them might have reached it.
+    last round allowed still lowered D, beyond rounding and below all before it.
     """
 
     relative: tuple[float, ...]
@@ -102,6 +102,6 @@ def gaps_of(trace: lp_oracle.DescentTrace, known: Known) -> Gaps:
     falling = (
         reached is None
         and trace.outcome == "unfinished"
-        and distances[-2] - distances[-1] > 2.0 * evaluation_rounding(trace)
+        and min(distances[:-1]) - distances[-1] > 2.0 * evaluation_rounding(trace)
     )
     return Gaps(tuple(relative), allowed / size, reached, falling)

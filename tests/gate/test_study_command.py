@@ -215,7 +215,7 @@ def shares_of(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
     found: dict[str, list[tuple[str, str, str, str]]] = {}
     for section in text.split("\n### ")[1:]:
         rows = re.findall(r"^\| (\S+) \| (\S+) \| ([^|]*) \| ([^|]*) \|", section, re.MULTILINE)
-        found[section.splitlines()[0].lower()] = rows[2:]
+        found[section.splitlines()[0].lower()] = rows[1:]  # after the line of dashes
     return found
 
 
