@@ -46,11 +46,11 @@ class Spread(Tally):
 
 
 def percentage(count: int, cases: int) -> str:
-    """A share as text: 100 % and 0 % only where it is all or none."""
+    """A share as text, to whole percents: 100 % and 0 % only where it is all or none."""
     share = 100.0 * count / cases
-    if 0 < count < cases:
-        share = min(max(share, 1.0), 99.0)
-    return f"{share:.0f} %"
+    if 0.0 < share < 1.0:
+        return "under 1 %"
+    return "over 99 %" if 99.0 < share < 100.0 else f"{share:.0f} %"
 
 
 def plain(value: Any) -> Any:

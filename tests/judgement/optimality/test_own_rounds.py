@@ -222,4 +222,4 @@ def test_a_spread_tells_median_worst_and_how_often_nothing_is_lost() -> None:
 
 def test_a_percentage_is_all_or_none_only_where_it_is() -> None:
     shares = [percentage(count, 1000) for count in (0, 1, 500, 999, 1000)]
-    assert shares == ["0 %", "1 %", "50 %", "99 %", "100 %"]
+    assert shares == ["0 %", "under 1 %", "50 %", "over 99 %", "100 %"]
