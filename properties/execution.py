@@ -22,6 +22,8 @@ from properties.subject import Case, Subject
 
 Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error", "suite error"]
 
+About = Literal["implementation", "mathematics"]
+
 UNKNOWN_CAP = 0.05
 
 
@@ -31,6 +33,8 @@ class Outcome:
 
     ``worst_ratio`` is the largest ratio of error to radius seen, None where nothing was compared
     within a radius. ``figures`` are measured values that a property reports beside its verdict.
+    ``about`` is "mathematics" where no case called the implementation: the statement holds, or not,
+    of the oracle and the reference alone.
     """
 
     id: str
@@ -46,6 +50,7 @@ class Outcome:
     calls: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    about: About = "implementation"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain builtins, as JSON and pytest-xdist need them."""
@@ -64,9 +69,11 @@ class _Log:
         self.worst_what = ""
         self.figures: dict[str, Any] = {}
         self.failure: tuple[Exception, Case] | None = None
+        self.called = False
 
     def add(self, case: Case) -> None:
         self.cases += 1
+        self.called = self.called or bool(case.calls)
         worse = case.worst_ratio is not None and case.worst_ratio >= (self.worst_ratio or 0.0)
         if worse:
             self.worst_ratio, self.worst_what = case.worst_ratio, case.worst_what
@@ -204,6 +211,8 @@ def _summarise(outcome: Outcome, log: _Log) -> None:
     outcome.cases, outcome.unknown = log.cases, log.undecided
     outcome.worst_ratio, outcome.worst_what = log.worst_ratio, log.worst_what
     outcome.figures = {name: plain(value) for name, value in log.figures.items()}
+    called = log.called or log.left_out > 0 or (log.failure is not None and log.failure[1].calls)
+    outcome.about = "implementation" if called or log.cases == 0 else "mathematics"
     if outcome.verdict == "passed" and 0 < log.cases == log.left_out:
         outcome.verdict, outcome.unknown = "not offered", 0
         outcome.message = next(iter(log.unknown))

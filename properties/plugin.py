@@ -145,6 +145,7 @@ class Gate:
         self.about = describe(subject, self.lane, self.seed)
         self.outcomes: list[Outcome] = []
         self._chosen = chosen
+        self._narrowed = bool(config.getoption("--gate-only") or config.getoption("--gate-topic"))
         self._json: Path | None = config.getoption("--gate-json")
         self._is_worker = hasattr(config, "workerinput")
         self._started = time.perf_counter()
@@ -221,7 +222,7 @@ class Gate:
             terminalreporter.section("verdicts by topic")
             for line in [*topic_lines(self.outcomes), *unjudged_lines(self.about["offered"])]:
                 terminalreporter.write_line(line)
-            figures = figure_lines(self.outcomes)
+            figures = figure_lines(self.outcomes, theory=self._narrowed)
             if figures:
                 terminalreporter.section("figures")
             for line in figures:

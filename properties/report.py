@@ -78,15 +78,22 @@ def header_lines(about: dict[str, Any]) -> list[str]:
 
 
 def topic_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """A line per topic: how many properties ended how, and the worst ratio of error to radius."""
+    """A line per topic: how many properties ended how, and the worst ratio of error to radius.
+
+    What never called the implementation says nothing about it, and has a line of its own.
+    """
     lines = [
         f"{'topic':<12}{'passed':>8}{'failed':>8}{'unknown':>9}{'not offered':>13}"
         f"{'cases':>8}  worst error / radius"
     ]
     for topic in TOPICS:
-        own = [outcome for outcome in outcomes if outcome.topic == topic]
+        own = [o for o in outcomes if o.topic == topic and o.about == "implementation"]
         if own:
             lines.append(_topic_line(topic, own))
+    apart = [outcome for outcome in outcomes if outcome.about == "mathematics"]
+    if apart:
+        lines.append(_topic_line("(theory)", apart))
+        lines.append("(theory): statements checked on the oracle and the reference alone")
     return lines
 
 
@@ -110,10 +117,15 @@ def unjudged_lines(offered: Sequence[str]) -> list[str]:
     return [f"offered, but not judged in this version: {', '.join(left)}"] if left else []
 
 
-def figure_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """The figures that properties measured, one per line, the id before the first of each."""
+def figure_lines(outcomes: Sequence[Outcome], *, theory: bool) -> list[str]:
+    """The figures that properties measured, one per line, the id before the first of each.
+
+    ``theory``: also those of properties that never called the implementation.
+    """
     lines = []
     for outcome in outcomes:
+        if outcome.about == "mathematics" and not theory:
+            continue
         labels = [outcome.id, *[""] * len(outcome.figures)]
         for label, (name, value) in zip(labels, outcome.figures.items(), strict=False):
             lines.append(f"{label:<16}{name}: {_figure(value)}")
@@ -162,7 +174,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     returned was not judged.
     """
     verdicts = {outcome.verdict for outcome in outcomes}
-    if "adapter error" in verdicts or verdicts <= {"not offered"}:
+    if "adapter error" in verdicts or _nothing_judged(outcomes):
         return EXIT_ADAPTER
     if "failed" in verdicts:
         return EXIT_VIOLATED
@@ -171,9 +183,14 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return EXIT_UNKNOWN if "unknown" in verdicts else EXIT_PASSED
 
 
+def _nothing_judged(outcomes: Sequence[Outcome]) -> bool:
+    """Whether all that would have called the implementation is not offered."""
+    own = [outcome.verdict for outcome in outcomes if outcome.about == "implementation"]
+    return bool(own) and set(own) <= {"not offered"}
+
+
 def verdict_line(outcomes: Sequence[Outcome], seconds: float) -> str:
     """The last line: the verdict in a word, and the counts."""
-    count = Counter(outcome.verdict for outcome in outcomes)
     word = {
         EXIT_PASSED: "PASSED: every offered property holds",
         EXIT_VIOLATED: "FAILED: a property is violated",
@@ -181,10 +198,17 @@ def verdict_line(outcomes: Sequence[Outcome], seconds: float) -> str:
         EXIT_UNKNOWN: "UNKNOWN: no violation, but too many cases could not be decided",
         EXIT_SUITE: "SUITE ERROR: a property could not be run; this is a fault of latentmoe-gate",
     }[exit_code(outcomes)]
-    if set(count) <= {"not offered"}:
+    if _nothing_judged(outcomes):
         word = "ADAPTER ERROR: nothing that was selected is offered, so nothing was judged"
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(count.items()))
-    return f"{word} ({counts}; {seconds:.0f} s)"
+    own = _counts([outcome for outcome in outcomes if outcome.about == "implementation"])
+    theory = _counts([outcome for outcome in outcomes if outcome.about == "mathematics"])
+    counts = [own, f"theory: {theory}" if theory else "", f"{seconds:.0f} s"]
+    return f"{word} ({'; '.join(part for part in counts if part)})"
+
+
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    count = Counter(outcome.verdict for outcome in outcomes)
+    return ", ".join(f"{number} {verdict}" for verdict, number in sorted(count.items()))
 
 
 def write_json(path: Path, about: dict[str, Any], outcomes: Sequence[Outcome], code: int) -> None:

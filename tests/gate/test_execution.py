@@ -16,7 +16,14 @@ from properties.execution import Outcome, judge, judge_all
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.registry import Property, catalogue, find
-from properties.report import figure_lines
+from properties.report import (
+    EXIT_ADAPTER,
+    EXIT_PASSED,
+    exit_code,
+    figure_lines,
+    topic_lines,
+    verdict_line,
+)
 from properties.rounding import Ball
 from properties.subject import Subject
 from tests.gate import adapters
@@ -150,11 +157,35 @@ def test_figures_are_summarised() -> None:
         note_figure(subject, "reached", True)
 
     outcome = verdict_of(measure)
-    assert figure_lines([outcome]) == [
+    assert figure_lines([outcome], theory=True) == [
         "TST-PINNED      rounds: mean 7, max 7 over 1 cases",
         "                rule: midpoint",
         "                reached: 1 of 1 cases",
     ]
+
+
+def test_a_statement_that_never_calls_the_implementation_is_told_apart() -> None:
+    def theory(subject: Subject) -> None:
+        note_figure(subject, "dual", 17)
+
+    def about_it(subject: Subject) -> None:
+        subject.rms_norm(np.ones((1, 2)), np.ones(2), eps=1.0)
+
+    alone, own = verdict_of(theory), verdict_of(about_it)
+    assert (alone.about, own.about) == ("mathematics", "implementation")
+    assert figure_lines([alone, own], theory=False) == []
+    assert any(line.startswith("(theory)") for line in topic_lines([alone, own]))
+    assert "(1 passed; theory: 1 passed; " in verdict_line([alone, own], 1.0)
+
+
+def test_theory_alone_makes_no_adapter_pass() -> None:
+    def theory(subject: Subject) -> None:
+        del subject
+
+    absent = Outcome("TST-ABSENT", "norm", "theorem", "not offered", "")
+    assert exit_code([verdict_of(theory), absent]) == EXIT_ADAPTER
+    assert "nothing was judged" in verdict_line([verdict_of(theory), absent], 1.0)
+    assert exit_code([verdict_of(theory)]) == EXIT_PASSED
 
 
 def test_the_gate_lane_repeats_itself_and_a_seed_changes_it() -> None:
