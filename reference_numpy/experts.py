@@ -130,35 +130,62 @@ def experts_vjp(
     """
     _require_arguments(x_ML, expert_ids_MK, weights_MK, parameters)
     require_shape("cotangent", cotangent_ML, x_ML.shape)
-    chosen_MKL = _chosen_outputs(x_ML, expert_ids_MK, parameters, beta_gate, beta_up)
-    d_weights_MK = np.sum(stored(cotangent_ML[:, None, :] * chosen_MKL), axis=2)
-
-    gradients = []
-    row_MK = np.zeros(
-        expert_ids_MK.shape, dtype=np.intp
-    )  # where a slot's d_x lies, experts in turn
+    projections = (parameters.gate_proj, parameters.up_proj, parameters.down_proj)
+    row_MK = np.zeros(expert_ids_MK.shape, dtype=np.intp)  # where a slot lies, experts in turn
     rows_before = 0
+    d_x_rows, d_weights_rows = [x_ML[:0]], [weights_MK[:0, :0].reshape(-1)]
+    d_projections = []
     for j in range(parameters.gate_proj.shape[0]):
         tokens, slots = np.nonzero(expert_ids_MK == j)
+        if len(tokens) == 0:
+            d_projections.append([_zeros_like(whole[j]) for whole in projections])
+            continue
         row_MK[tokens, slots] = rows_before + np.arange(len(tokens))
         rows_before += len(tokens)
-        gradients.append(
-            expert_vjp(
-                x_ML[tokens],
-                parameters.gate_proj[j],
-                parameters.up_proj[j],
-                parameters.down_proj[j],
-                stored(weights_MK[tokens, slots][:, None] * cotangent_ML[tokens]),
-                beta_gate=beta_gate,
-                beta_up=beta_up,
-            )
+        d_weights_T, d_x_TL, *d_own = _slots_vjp(
+            x_ML[tokens],
+            weights_MK[tokens, slots],
+            [whole[j] for whole in projections],
+            cotangent_ML[tokens],
+            beta_gate=beta_gate,
+            beta_up=beta_up,
         )
-    d_x_rows, d_gate_proj, d_up_proj, d_down_proj = zip(*gradients, strict=True)
+        d_x_rows.append(d_x_TL)
+        d_weights_rows.append(d_weights_T)
+        d_projections.append(d_own)
     d_x_ML = stored(np.sum(np.concatenate(d_x_rows)[row_MK], axis=1))
-    d_parameters = ExpertParameters(
-        np.stack(d_gate_proj), np.stack(d_up_proj), np.stack(d_down_proj)
+    d_weights_MK = np.concatenate(d_weights_rows)[row_MK]
+    return d_x_ML, d_weights_MK, ExpertParameters(*map(np.stack, zip(*d_projections, strict=True)))
+
+
+def _slots_vjp(
+    x_TL: Array,
+    weights_T: Array,
+    projections: list[Array],
+    cotangent_TL: Array,
+    *,
+    beta_gate: float,
+    beta_up: float,
+) -> tuple[Array, ...]:
+    """The gradients of one expert's T slots: (d_weights, d_x, d_gate, d_up and d_down_proj)."""
+    gate_proj, up_proj, down_proj = projections
+    output_TL = expert(x_TL, gate_proj, up_proj, down_proj, beta_gate=beta_gate, beta_up=beta_up)
+    d_weights_T = stored(np.sum(stored(cotangent_TL * output_TL), axis=1))
+    gradients = expert_vjp(
+        x_TL,
+        gate_proj,
+        up_proj,
+        down_proj,
+        stored(weights_T[:, None] * cotangent_TL),
+        beta_gate=beta_gate,
+        beta_up=beta_up,
     )
-    return d_x_ML, d_weights_MK, d_parameters
+    return d_weights_T, *gradients
+
+
+def _zeros_like(x: Array) -> Array:
+    """Zeros of that shape, which carry an error radius, too, where x does."""
+    return np.where(np.ones(x.shape, dtype=np.bool_), 0.0, x)
 
 
 def _chosen_outputs(
