@@ -14,7 +14,8 @@ from pathlib import Path
 
 from properties import report
 from properties.execution import select
-from properties.registry import TOPICS, Property, catalogue, find
+from properties.pages import catalogue_page, explanation
+from properties.registry import TOPICS, catalogue, find
 from properties.study import command as study
 
 MAX_WORKERS = 4
@@ -23,8 +24,17 @@ MAX_WORKERS = 4
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     options = _parser().parse_args(arguments)
+    try:
+        return _command(options)
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; Python would complain again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return report.EXIT_PASSED
+
+
+def _command(options: argparse.Namespace) -> int:
     if options.command == "list":
-        return _list(options.topic)
+        return _list(options.topic, markdown=options.markdown)
     if options.command == "explain":
         return _explain(options.id)
     if options.command == "study":
@@ -63,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--junitxml", type=Path, metavar="FILE", help="write a JUnit report")
     listing = commands.add_parser("list", help="list the properties")
     listing.add_argument("--topic", nargs="+", default=list(TOPICS), choices=TOPICS)
+    listing.add_argument(
+        "--markdown", action="store_true", help="all of them in full, as docs/properties.md"
+    )
     explain = commands.add_parser("explain", help="print a property's specification")
     explain.add_argument("id", metavar="ID")
     study.add_command(commands, _workers)
@@ -77,7 +90,10 @@ def _workers(text: str) -> int:
     return int(text)
 
 
-def _list(topics: Sequence[str]) -> int:
+def _list(topics: Sequence[str], *, markdown: bool) -> int:
+    if markdown:
+        print(catalogue_page(), end="")
+        return report.EXIT_PASSED
     for entry in catalogue().values():
         if entry.topic in topics:
             print(f"{entry.id:<17}{entry.kind:<16}{entry.headline}")
@@ -91,22 +107,6 @@ def _explain(property_id: str) -> int:
         return _refuse(error.args[0])
     print(explanation(entry))
     return report.EXIT_PASSED
-
-
-def explanation(entry: Property) -> str:
-    """A property's page: what it states, where it comes from, what it needs and how it is drawn."""
-    needs = ", ".join(entry.needs) or "nothing: it is a statement about the mathematics"
-    cases = f"{entry.examples} generated cases" if entry.drawn else "one pinned instance"
-    return "\n".join(
-        [
-            f"{entry.id}  ({entry.kind}, {entry.topic})",
-            f"source   {entry.source}",
-            f"needs    {needs}",
-            f"judged   on {cases} in the gate lane",
-            "",
-            entry.statement,
-        ]
-    )
 
 
 def _run(options: argparse.Namespace) -> int:

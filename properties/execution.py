@@ -108,6 +108,8 @@ def judge(entry: Property, subject: Subject, lane: Lane, seed: int | None = None
     """
     outcome = Outcome(entry.id, entry.topic, entry.kind, "passed", entry.headline)
     missing = [name for name in entry.needs if name not in subject.offered]
+    if entry.any_of and not set(entry.any_of) & set(subject.offered):
+        missing.append(" or ".join(entry.any_of))
     if missing:
         outcome.verdict = "not offered"
         outcome.message = f"needs {', '.join(missing)}"

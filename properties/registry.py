@@ -33,9 +33,10 @@ _ID = re.compile(r"[A-Z]{3}-[A-Z0-9]+(-[A-Z0-9]+)?|QB-[A-Z0-9]+(-[A-Z0-9]+)?")
 class Property:
     """One entry of the catalogue.
 
-    ``needs`` names the protocol methods without which the property is not offered; it is empty for
-    statements about the mathematics alone. ``drawn`` maps argument names to strategies, and is
-    empty for a pinned instance. ``examples`` is the number of cases in the gate lane.
+    ``needs`` names the protocol methods without which the property is not offered, ``any_of`` those
+    of which one is enough; both are empty for statements about the mathematics alone. ``drawn``
+    maps argument names to strategies, and is empty for a pinned instance. ``examples`` is the
+    number of cases in the gate lane.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Property:
     topic: str
     source: str
     needs: tuple[str, ...]
+    any_of: tuple[str, ...]
     examples: int
     drawn: Mapping[str, SearchStrategy[Any]]
     function: Callable[..., None]
@@ -67,6 +69,7 @@ def specification(
     kind: Kind = "theorem",
     source: str,
     needs: tuple[str, ...] = (),
+    any_of: tuple[str, ...] = (),
     examples: int = 100,
     **drawn: SearchStrategy[Any],
 ) -> Callable[[Callable[..., None]], Callable[[Any], None]]:
@@ -94,7 +97,7 @@ def specification(
         topic = function.__module__.rpartition("test_")[2].partition("_")[0]
         if topic not in TOPICS:
             raise ValueError(f"{property_id} stands in {function.__module__}, which is no topic")
-        entry = Property(property_id, kind, topic, source, needs, examples, drawn, function)
+        entry = Property(property_id, kind, topic, source, needs, any_of, examples, drawn, function)
         _CATALOGUE[property_id] = entry
 
         def test(latentmoe_gate: Any) -> None:

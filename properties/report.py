@@ -112,7 +112,7 @@ def _topic_line(topic: str, outcomes: Sequence[Outcome]) -> str:
 
 def unjudged_lines(offered: Sequence[str]) -> list[str]:
     """A line naming the offered methods that no property of this version judges by their values."""
-    judged = {name for entry in catalogue().values() for name in entry.needs}
+    judged = {name for entry in catalogue().values() for name in (*entry.needs, *entry.any_of)}
     left = [name for name in offered if name not in judged and "." not in name and name != "poison"]
     return [f"offered, but not judged in this version: {', '.join(left)}"] if left else []
 

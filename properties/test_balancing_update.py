@@ -53,6 +53,7 @@ STATISTICS: tuple[Statistic, ...] = ("q", "q+1", "midpoint", "linear")
 @specification(
     "QB-SPAN",
     source="Eq. 14, App. D",
+    any_of=("quantile_update", "balancer"),
     examples=80,
     inputs=balancing_update.updates(),
 )
@@ -92,6 +93,7 @@ def test_qb_span(subject: Subject, inputs: UpdateInputs) -> None:
 @specification(
     "QB-DIRECTION",
     source="Eq. 14, App. C",
+    any_of=("quantile_update", "balancer"),
     examples=80,
     inputs=balancing_update.updates(),
 )
@@ -232,6 +234,7 @@ def test_qb_monotone(subject: Subject, inputs: UpdateInputs) -> None:
 @specification(
     "QB-NONEXPANSIVE",
     source="Eq. 14, App. D",
+    any_of=("quantile_update", "balancer"),
     examples=60,
     inputs=balancing_update.updates(),
 )
@@ -280,6 +283,7 @@ def test_qb_nonexpansive(subject: Subject, inputs: UpdateInputs) -> None:
 @specification(
     "QB-EQUIVARIANT",
     source="Eq. 14, App. D",
+    any_of=("quantile_update", "balancer"),
     examples=60,
     inputs=balancing_update.updates(),
 )
@@ -323,6 +327,7 @@ def test_qb_equivariant(subject: Subject, inputs: UpdateInputs) -> None:
 @specification(
     "QB-DUPLICATE",
     source="Eq. 14, App. D",
+    any_of=("quantile_update", "balancer"),
     examples=60,
     inputs=balancing_update.updates(),
 )

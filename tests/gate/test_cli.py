@@ -162,6 +162,19 @@ def test_list_and_explain() -> None:
     assert explained.returncode == 0
     assert "If it fails" in explained.stdout
     assert "Eq. 11" in explained.stdout
+    assert "quantile_update or balancer" in gate("explain", "QB-SPAN").stdout
+    assert "an order statistic with fixed weights" in gate("explain", "QB-SPAN").stdout
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = [sys.executable, "-m", "properties.cli", "list", "--markdown"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
 
 
 def plain_pytest(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

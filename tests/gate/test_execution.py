@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def norm_verdict(implementation: Any, lane: str = "gate", seed: int | None = Non
 
 
 def pinned(function: Any, **drawn: Any) -> Property:
-    return Property("TST-PINNED", "theorem", "norm", "here", (), 40, drawn, function)
+    return Property("TST-PINNED", "theorem", "norm", "here", (), (), 40, drawn, function)
 
 
 def verdict_of(function: Any) -> Outcome:
@@ -178,6 +179,17 @@ def test_a_statement_that_never_calls_the_implementation_is_told_apart() -> None
     assert "(1 passed; theory: 1 passed; " in verdict_line([alone, own], 1.0)
 
 
+def test_one_of_several_methods_is_enough() -> None:
+    def either(subject: Subject) -> None:
+        subject.rms_norm(np.ones((1, 2)), np.ones(2), eps=1.0)
+
+    entry = replace(pinned(either), any_of=("rms_norm", "layer"))
+    absent = replace(entry, any_of=("layer", "experts"))
+    judged = [judge(one, subject_of(adapters.Minimal()), LANES["gate"]) for one in (entry, absent)]
+    assert [outcome.verdict for outcome in judged] == ["passed", "not offered"]
+    assert judged[1].message == "needs layer or experts"
+
+
 def test_theory_alone_makes_no_adapter_pass() -> None:
     def theory(subject: Subject) -> None:
         del subject
@@ -233,7 +245,7 @@ def test_each_property_keeps_its_own_failures(monkeypatch: pytest.MonkeyPatch) -
             require(number < worst, "too large")
 
         drawn = {"number": st.integers(0, 9)}
-        entry = Property(property_id, "theorem", "norm", "here", (), 40, drawn, failing)
+        entry = Property(property_id, "theorem", "norm", "here", (), (), 40, drawn, failing)
         return judge(entry, subject_of(adapters.Minimal()), LANES["nightly"]).verdict
 
     assert verdict("TST-FIRST", 5) == "failed"
