@@ -216,7 +216,10 @@ class Implementation(Protocol):
     def layer_vjp(
         self, x: Array, parameters: LayerParameters, cotangent: Array, *, config: LayerConfig
     ) -> tuple[Array, LayerParameters]:
-        """Gradients (d_x, d_parameters) of sum(cotangent * layer(x))."""
+        """Gradients (d_x, d_parameters) of sum(cotangent * layer(x)).
+
+        That of the selection bias is zero, or None.
+        """
 
     def poison(self) -> None:
         """Fill memory that was freed with NaN, where the implementation can."""

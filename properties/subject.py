@@ -287,6 +287,23 @@ class Subject:
         )
         return self._storage_result("layer", out, x.shape)
 
+    def layer_vjp(
+        self, x: Array, parameters: LayerParameters, cotangent: Array, *, config: LayerConfig
+    ) -> tuple[Array, LayerParameters]:
+        """Gradients of the whole layer, (d_x, d_parameters); no gradient of the bias reads as 0."""
+        out = self._call(
+            "layer_vjp",
+            x=self.as_storage(x),
+            parameters=self._layer_parameters(parameters),
+            cotangent=self.as_storage(cotangent),
+            config=config,
+        )
+        d_x, d_parameters = checked_parts("layer_vjp", out, ("d_x", "d_parameters"))
+        return (
+            self._storage_result("layer_vjp: d_x", d_x, x.shape),
+            self._layer_results("layer_vjp: d_parameters", d_parameters, parameters),
+        )
+
     def poison(self) -> None:
         """Fill freed memory with NaN, where the implementation offers it."""
         if "poison" in self.offered:
@@ -357,6 +374,25 @@ class Subject:
                 f"{what}.{part.name}", getattr(value, part.name), shape
             )
         return ExpertParameters(**parts)
+
+    def _layer_results(self, what: str, value: Any, like: LayerParameters) -> LayerParameters:
+        parts: dict[str, Any] = {}
+        for part in fields(like):
+            name, own = f"{what}.{part.name}", getattr(like, part.name)
+            if not hasattr(value, part.name):
+                raise AdapterError(f"{what} has no {part.name}; expected LayerParameters")
+            found = getattr(value, part.name)
+            if isinstance(own, ExpertParameters):
+                parts[part.name] = self._field_results(name, found, own)
+            elif part.name == "e_score_correction_bias":
+                either = (self.routing_dtype, self.storage_dtype)
+                zeros = np.zeros(own.shape)
+                parts[part.name] = (
+                    zeros if found is None else checked_result(name, found, own.shape, either)
+                )
+            else:
+                parts[part.name] = self._storage_result(name, found, own.shape)
+        return LayerParameters(**parts)
 
     def as_routed(self, what: str, value: Any, tokens: int, top_k: int) -> Routed:
         if not all(hasattr(value, name) for name in Routing._fields):

@@ -196,8 +196,10 @@ def layer_vjp(
     routing = Routing(expert_ids, weights_MK)
 
     routed = _routed_vjp(x_MD, parameters, routing, cotangent_MD, config)
-    d_logits_MN = weights_vjp(
-        logits_MN, expert_ids, routed.d_weights, epsilon=epsilon, renormalise=renormalise
+    d_logits_MN = stored(
+        weights_vjp(
+            logits_MN, expert_ids, routed.d_weights, epsilon=epsilon, renormalise=renormalise
+        )
     )
     d_x_router_MD = stored(d_logits_MN @ parameters.gate_weight)
     d_x_SMD, d_shared_experts = _shared_vjp(x_MD, parameters, cotangent_MD, config)
