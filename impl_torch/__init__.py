@@ -9,7 +9,7 @@ from impl_torch.balancing import HistogramBalancer, QuantileHistogram, quantile_
 from impl_torch.experts import Experts, experts
 from impl_torch.layer import LatentMoE, SharedExperts, latent_moe
 from impl_torch.norm import RMSNorm, rms_norm
-from impl_torch.routing import Router, Routing, route, router_logits
+from impl_torch.routing import Router, Routing, route, route_grouped, router_logits
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,7 @@ __all__ = [
     "quantile_update",
     "rms_norm",
     "route",
+    "route_grouped",
     "router_logits",
     "situ_glu",
     "softcap",

@@ -301,6 +301,14 @@ class StableLatentMoE(TorchImplementation):
         """Eq. 13 and the cutoff."""
         return impl_torch.route(logits, bias, top_k=top_k)
 
+    def route_grouped_forward(
+        self, logits: Tensor, bias: Tensor, *, top_k: int, num_groups: int, top_groups: int
+    ) -> impl_torch.Routing:
+        """Eq. 13 among the experts of the best groups."""
+        return impl_torch.route_grouped(
+            logits, bias, top_k=top_k, num_groups=num_groups, top_groups=top_groups
+        )
+
     def quantile_update_forward(
         self, logits: Tensor, bias: Tensor, *, top_k: int, mask: Tensor | None
     ) -> Tensor:

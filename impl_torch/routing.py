@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from impl_torch.activation import sigmoid
 from impl_torch.precision import KeepsPrecision, compute_dtype
 
-__all__ = ["Router", "Routing", "route", "route_scores", "router_logits", "scores"]
+__all__ = [
+    "Router",
+    "Routing",
+    "route",
+    "route_grouped",
+    "route_scores",
+    "router_logits",
+    "scores",
+]
 
 
 class Routing(NamedTuple):
@@ -68,12 +76,25 @@ def route_scores(
     """
     num_experts = scores_MN.shape[-1]
     _check_top_k(top_k, num_experts)
-    if bias_N.shape != (num_experts,):
-        raise ValueError(f"bias has shape {tuple(bias_N.shape)}; expected ({num_experts},)")
+    _check_bias(bias_N, num_experts)
     with torch.no_grad():
-        best = (scores_MN + bias_N).topk(min(top_k + 1, num_experts), dim=-1)
+        biased_MN = scores_MN + bias_N
+    return _weighed(scores_MN, biased_MN, top_k, num_experts, epsilon, top1_renormalised)
+
+
+def _weighed(
+    scores_MN: Tensor,
+    biased_MN: Tensor,
+    top_k: int,
+    candidates: int,
+    epsilon: float,
+    top1_renormalised: bool,
+) -> Routing:
+    """The top-k of the biased scores, of which so many are candidates, and what they weigh."""
+    with torch.no_grad():
+        best = biased_MN.topk(min(top_k + 1, candidates), dim=-1)
         expert_ids = best.indices[..., :top_k].contiguous()
-        cutoff = None if top_k == num_experts else best.values[..., top_k].clone()
+        cutoff = None if top_k == candidates else best.values[..., top_k].clone()
     weights = scores_MN.gather(-1, expert_ids)
     if top_k > 1 or top1_renormalised:
         weights = weights / (weights.sum(-1, keepdim=True) + epsilon)
@@ -96,6 +117,50 @@ def route(
         epsilon=epsilon,
         top1_renormalised=top1_renormalised,
     )
+
+
+def route_grouped(
+    logits_MN: Tensor,
+    bias_N: Tensor,
+    *,
+    top_k: int,
+    num_groups: int,
+    top_groups: int,
+    epsilon: float = 1e-20,
+    top1_renormalised: bool = True,
+) -> Routing:
+    """``route`` among the experts of the best groups only, as DeepSeek-V3 routes.
+
+    Group g holds the g-th run of N / num_groups consecutive experts and competes with the sum of
+    its two best biased scores. The cutoff is the best candidate left out, None if all are taken.
+
+    Args:
+        logits_MN: router logits.
+        bias_N: selection bias.
+        top_k: experts per token.
+        num_groups: how many groups the experts form.
+        top_groups: how many of them each token may choose from.
+        epsilon: added to the sum that normalises the weights.
+        top1_renormalised: whether K = 1 gives s/(s + epsilon) or s.
+
+    Raises:
+        ValueError: the groups are unequal or hold one expert, top_groups is not in
+            1 … num_groups, the open groups hold fewer than top_k experts, or the shapes do not fit.
+    """
+    num_experts = logits_MN.shape[-1]
+    _check_groups(num_experts, num_groups, top_groups)
+    _check_bias(bias_N, num_experts)
+    candidates = num_experts // num_groups * top_groups
+    _check_top_k(top_k, candidates)
+    scores_MN = scores(logits_MN)
+    with torch.no_grad():
+        biased_MN = scores_MN + bias_N
+        biased_MGS = biased_MN.unflatten(-1, (num_groups, -1))
+        groups_MT = biased_MGS.topk(2, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
+        closed_MG = torch.ones_like(biased_MGS[..., 0], dtype=torch.bool)
+        closed_MG.scatter_(-1, groups_MT, value=False)
+        biased_MN = biased_MGS.masked_fill(closed_MG.unsqueeze(-1), -torch.inf).flatten(-2)
+    return _weighed(scores_MN, biased_MN, top_k, candidates, epsilon, top1_renormalised)
 
 
 class Router(KeepsPrecision):
@@ -168,6 +233,21 @@ class Router(KeepsPrecision):
         """Sizes, for ``print(module)``."""
         num_experts, model_dim = self.weight.shape
         return f"model_dim={model_dim}, num_experts={num_experts}, top_k={self.top_k}"
+
+
+def _check_groups(num_experts: int, num_groups: int, top_groups: int) -> None:
+    if num_groups < 1 or num_experts % num_groups or num_experts // num_groups < 2:
+        raise ValueError(
+            f"num_groups must divide {num_experts} experts into equal groups of two or more, "
+            f"got {num_groups}"
+        )
+    if not 1 <= top_groups <= num_groups:
+        raise ValueError(f"top_groups must be in 1 … {num_groups} (the groups), got {top_groups}")
+
+
+def _check_bias(bias_N: Tensor, num_experts: int) -> None:
+    if bias_N.shape != (num_experts,):
+        raise ValueError(f"bias has shape {tuple(bias_N.shape)}; expected ({num_experts},)")
 
 
 def _check_top_k(top_k: int, num_experts: int) -> None:

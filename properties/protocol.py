@@ -162,7 +162,11 @@ class Implementation(Protocol):
     def route_grouped(
         self, logits: Array, bias: Array, *, top_k: int, num_groups: int, top_groups: int
     ) -> Routing:
-        """Group-limited routing: only experts of the top_groups best groups are candidates."""
+        """Group-limited routing: only experts of the top_groups best groups are candidates.
+
+        A group is N / num_groups consecutive experts, two or more, and scores the sum of its two
+        best biased scores. A cutoff, if any, is the best candidate left out.
+        """
 
     def quantile_update(
         self, logits: Array, bias: Array, *, top_k: int, mask: Array | None = None

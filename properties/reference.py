@@ -59,6 +59,14 @@ class Reference:
         """Gradients of the combine weights; zero for the bias."""
         return reference.route_vjp(logits, bias, weights_cotangent, top_k=top_k)
 
+    def route_grouped(
+        self, logits: Array, bias: Array, *, top_k: int, num_groups: int, top_groups: int
+    ) -> Routing:
+        """Eq. 13 among the experts of the best groups."""
+        return reference.route_grouped(
+            logits, bias, top_k=top_k, num_groups=num_groups, top_groups=top_groups
+        )
+
     def quantile_update(
         self, logits: Array, bias: Array, *, top_k: int, mask: Array | None = None
     ) -> Array:

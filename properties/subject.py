@@ -173,6 +173,20 @@ class Subject:
         )
         return self.as_routed("route", out, logits.shape[0], top_k)
 
+    def route_grouped(
+        self, logits: Array, bias: Array, *, top_k: int, num_groups: int, top_groups: int
+    ) -> Routed:
+        """``route`` among the experts of the ``top_groups`` best of ``num_groups`` groups."""
+        out = self._call(
+            "route_grouped",
+            logits=self.as_logits(logits),
+            bias=self.as_bias(bias),
+            top_k=top_k,
+            num_groups=num_groups,
+            top_groups=top_groups,
+        )
+        return self.as_routed("route_grouped", out, logits.shape[0], top_k)
+
     def route_vjp(
         self, logits: Array, bias: Array, weights_cotangent: Array, *, top_k: int
     ) -> tuple[Array, Array]:

@@ -23,7 +23,10 @@ __all__ = [
     "Routing",
     "combine_weights",
     "cutoff",
+    "group_scores",
+    "grouped",
     "route",
+    "route_grouped",
     "route_vjp",
     "scores",
     "top_k_ids",
@@ -117,6 +120,68 @@ def route(
     return Routing(expert_ids_MK, weights_MK, cutoff_M)
 
 
+def group_scores(biased_MN: Array, num_groups: int) -> Array:
+    """What groups compete by, (M, G): the sum of the two best biased scores of each group.
+
+    Group g is the g-th run of N / G consecutive experts. From the public inference code of
+    DeepSeek-V3; its report (arXiv 2412.19437, 2.1.2) sums the best K / M of a group, M the groups
+    that a token may reach, which is two at its sizes, K = 8 and M = 4.
+    Raises ValueError unless G divides N and leaves at least two experts to a group.
+    """
+    require_shape("biased scores", biased_MN, (None, None))
+    num_tokens, num_experts = biased_MN.shape
+    if num_groups < 1 or num_experts % num_groups or num_experts // num_groups < 2:
+        raise ValueError(
+            f"num_groups = {num_groups} must divide the {num_experts} experts into groups of "
+            "the same size, two or more"
+        )
+    size = num_experts // num_groups
+    ascending_MGS = np.sort(np.reshape(biased_MN, (num_tokens, num_groups, size)), axis=2)
+    return ascending_MGS[:, :, -1] + ascending_MGS[:, :, -2]
+
+
+def grouped(biased_MN: Array, *, num_groups: int, top_groups: int) -> Array:
+    """The biased scores (M, N) with -inf for every expert outside the ``top_groups`` best groups.
+
+    Ties go to the lowest group. Raises ValueError as ``group_scores`` does, and unless
+    1 <= top_groups <= num_groups.
+    """
+    totals_MG = group_scores(biased_MN, num_groups)
+    if not 1 <= top_groups <= num_groups:
+        raise ValueError(f"top_groups = {top_groups} must lie in 1 .. {num_groups}, the groups")
+    group_of_N = np.arange(biased_MN.shape[1]) // (biased_MN.shape[1] // num_groups)
+    best_MT = top_k_ids(totals_MG, top_groups)
+    open_MN = np.any(group_of_N == best_MT[:, :, None], axis=1)
+    return np.where(open_MN, biased_MN, -np.inf)
+
+
+def route_grouped(
+    logits_MN: Array,
+    bias_N: Array,
+    *,
+    top_k: int,
+    num_groups: int,
+    top_groups: int,
+    epsilon: float = WEIGHT_EPSILON,
+    top1_renormalised: bool = True,
+) -> Routing:
+    """Group-limited routing: Eq. 13 among the experts of each token's ``top_groups`` best groups.
+
+    The cutoff is the best of those experts that is left out, None where all are taken.
+    Raises ValueError as ``route`` and ``grouped`` do, and unless the open groups hold top_k.
+    """
+    s_MN = scores(logits_MN)
+    biased_MN = grouped(_biased(s_MN, bias_N), num_groups=num_groups, top_groups=top_groups)
+    candidates = bias_N.shape[0] // num_groups * top_groups
+    require_top_k(top_k, candidates)
+    expert_ids_MK = top_k_ids(biased_MN, top_k)
+    weights_MK = combine_weights(
+        s_MN, expert_ids_MK, epsilon=epsilon, renormalise=top_k > 1 or top1_renormalised
+    )
+    cutoff_M = cutoff(biased_MN, top_k) if top_k < candidates else None
+    return Routing(expert_ids_MK, weights_MK, cutoff_M)
+
+
 def weights_vjp(
     logits_MN: Array,
     expert_ids_MK: Array,
@@ -124,6 +189,7 @@ def weights_vjp(
     *,
     epsilon: float = WEIGHT_EPSILON,
     renormalise: bool = True,
+    complement_MN: Array | None = None,
 ) -> Array:
     """The gradient d_logits (M, N) of sum(cotangent * combine_weights(scores(logits), ids)).
 
@@ -133,6 +199,7 @@ def weights_vjp(
         d_logit_j = p_j sigmoid(-z_j) (c_j - sum_a c_a p_a)
 
     and exactly 0 elsewhere. Without ``renormalise``: c_j s_j sigmoid(-z_j).
+    ``complement_MN`` stands in for sigmoid(-z) = 1 - s, for whoever obtains it in another way.
     Raises ValueError for ids out of range and for a cotangent that is not (M, K).
     """
     weights_MK = combine_weights(
@@ -142,8 +209,10 @@ def weights_vjp(
     pull_MK = weights_cotangent_MK
     if renormalise:
         pull_MK = pull_MK - np.sum(weights_cotangent_MK * weights_MK, axis=1, keepdims=True)
-    chosen_MK = np.take_along_axis(logits_MN, expert_ids_MK, axis=1)
-    return _scatter(weights_MK * sigmoid(-chosen_MK) * pull_MK, expert_ids_MK, logits_MN.shape[1])
+    if complement_MN is None:
+        complement_MN = sigmoid(-logits_MN)
+    slope_MK = weights_MK * np.take_along_axis(complement_MN, expert_ids_MK, axis=1)
+    return _scatter(slope_MK * pull_MK, expert_ids_MK, logits_MN.shape[1])
 
 
 def route_vjp(

@@ -221,7 +221,7 @@ def test_only_what_has_a_forward_is_offered() -> None:
     assert offered(Activation()) == {"situ_glu", "situ_glu_vjp"}
     assert offered(TorchImplementation()) == set()
     everything = {name for names in METHODS.values() for name in names}
-    assert offered(Float32()) == everything - {"route_grouped"}
+    assert offered(Float32()) == everything
     with pytest.raises(AttributeError, match="Activation does not offer route: it has no route_f"):
         Activation().route(None, None, top_k=1)
     with pytest.raises(AttributeError, match="'Activation' object has no attribute 'rout'"):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import reference_numpy as reference
-from impl_torch.routing import Router, route, route_scores
+from impl_torch.routing import Router, route, route_grouped, route_scores
 
 INF = float("inf")
 
@@ -120,6 +120,39 @@ def test_ties_nan_rows_and_missing_candidates_keep_ids_valid() -> None:
     for row in route(logits[[0, 3, 4, 5]], bias, top_k=7).expert_ids.tolist():
         assert not set(row) & {0, 3, 7}
     assert len(set(route(logits, torch.full((10,), -INF), top_k=9).expert_ids[0].tolist())) == 9
+
+
+@pytest.mark.parametrize(
+    ("groups", "top_groups", "k"), [(1, 1, 5), (4, 2, 3), (6, 3, 6), (3, 1, 4)]
+)
+def test_grouped_routing_agrees_with_the_reference(groups: int, top_groups: int, k: int) -> None:
+    logits, bias = (t.double() for t in batch(50, 12))
+    options = {"top_k": k, "num_groups": groups, "top_groups": top_groups}
+    routing = route_grouped(logits, bias - 2.0, **options)
+    expected = reference.route_grouped(logits.numpy(), bias.numpy() - 2.0, **options)
+    np.testing.assert_array_equal(routing.expert_ids.numpy(), expected.expert_ids)
+    np.testing.assert_allclose(routing.weights.numpy(), expected.weights, rtol=1e-15)
+    if expected.cutoff is None:
+        assert routing.cutoff is None
+    else:
+        assert routing.cutoff is not None
+        np.testing.assert_allclose(routing.cutoff.numpy(), expected.cutoff, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"top_k": 2, "num_groups": 5, "top_groups": 1}, "num_groups must divide 12 experts"),
+        ({"top_k": 2, "num_groups": 12, "top_groups": 1}, "num_groups must divide 12 experts"),
+        ({"top_k": 2, "num_groups": 4, "top_groups": 5}, "top_groups must be in 1 … 4"),
+        ({"top_k": 4, "num_groups": 4, "top_groups": 1}, "top_k must be in 1 … 3"),
+    ],
+)
+def test_impossible_groups_are_refused(options: dict[str, int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        route_grouped(torch.zeros(1, 12), torch.zeros(12), **options)
+    with pytest.raises(ValueError, match=r"bias has shape \(3,\)"):
+        route_grouped(torch.zeros(1, 12), torch.zeros(3), top_k=1, num_groups=2, top_groups=1)
 
 
 def test_no_tokens() -> None:

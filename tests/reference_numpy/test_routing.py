@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from reference_numpy.routing import (
     combine_weights,
     cutoff,
+    group_scores,
+    grouped,
     route,
+    route_grouped,
     route_vjp,
     scores,
     top_k_ids,
@@ -162,6 +165,61 @@ def test_gradients_keep_their_relative_accuracy_in_both_tails(logits: tuple[floa
     with mpmath.workdps(300):
         exact = [float(mpmath.diff(value, logits, n)) for n in ((1, 0), (0, 1))]
     np.testing.assert_allclose(d_logits[0], exact, rtol=1e-14)
+
+
+def test_whoever_has_the_complement_as_a_difference_passes_it() -> None:
+    logits, ids, cotangent = (
+        np.array([[2.0, -1.0, 0.5]]),
+        np.array([[0, 2]]),
+        np.array([[1.0, 3.0]]),
+    )
+    plain = weights_vjp(logits, ids, cotangent)
+    difference = weights_vjp(logits, ids, cotangent, complement_MN=1.0 - scores(logits))
+    np.testing.assert_allclose(difference, plain, rtol=1e-14)
+    doubled = weights_vjp(logits, ids, cotangent, complement_MN=2.0 * scores(-logits))
+    np.testing.assert_array_equal(doubled, 2.0 * plain)
+
+
+# Two groups of three: the best two of the first sum to 1.5, those of the second to 1.25.
+GROUPED = np.array([[0.75, 0.0, 0.75, 1.0, 0.25, -2.0]])
+
+
+def test_groups_compete_by_their_two_best_experts() -> None:
+    np.testing.assert_array_equal(group_scores(GROUPED, 2), [[1.5, 1.25]])
+    np.testing.assert_array_equal(group_scores(GROUPED, 1), [[1.75]])
+    best = grouped(GROUPED, num_groups=2, top_groups=1)
+    np.testing.assert_array_equal(best, [[0.75, 0.0, 0.75, -np.inf, -np.inf, -np.inf]])
+    np.testing.assert_array_equal(grouped(GROUPED, num_groups=2, top_groups=2), GROUPED)
+
+
+def test_grouped_routing_leaves_the_best_expert_of_a_closed_group() -> None:
+    logits = np.log(9.0) * np.ones((1, 6))  # scores of 0.9, so the bias decides alone
+    ids, weights, alpha = route_grouped(logits, GROUPED[0], top_k=2, num_groups=2, top_groups=1)
+    np.testing.assert_array_equal(ids, [[0, 2]])
+    np.testing.assert_array_equal(weights, [[0.5, 0.5]])
+    np.testing.assert_allclose(alpha, [0.9], rtol=1e-15)
+    everyone = route_grouped(logits, GROUPED[0], top_k=3, num_groups=2, top_groups=1)
+    assert everyone.cutoff is None
+    np.testing.assert_array_equal(np.sort(everyone.expert_ids), [[0, 1, 2]])
+
+
+def test_one_group_is_no_group() -> None:
+    rng = np.random.default_rng(6)
+    logits, bias = rng.normal(size=(5, 7)), rng.normal(size=7)
+    one = route_grouped(logits, bias, top_k=3, num_groups=1, top_groups=1)
+    for part, plain in zip(one, route(logits, bias, top_k=3), strict=True):
+        np.testing.assert_array_equal(part, plain)
+
+
+def test_errors_of_groups_name_what_was_wrong() -> None:
+    with pytest.raises(ValueError, match="num_groups = 4 must divide the 6 experts"):
+        group_scores(GROUPED, 4)
+    with pytest.raises(ValueError, match="num_groups = 6 must divide the 6 experts"):
+        group_scores(GROUPED, 6)
+    with pytest.raises(ValueError, match=r"top_groups = 3 must lie in 1 \.\. 2"):
+        grouped(GROUPED, num_groups=2, top_groups=3)
+    with pytest.raises(ValueError, match=r"top_k = 4 must lie in 1 \.\. 3"):
+        route_grouped(GROUPED, np.zeros(6), top_k=4, num_groups=2, top_groups=1)
 
 
 def test_errors_name_what_was_wrong() -> None:
