@@ -154,10 +154,10 @@ def on_machine(machine: Machine) -> Table:
 
 def digits(values: Any) -> Any:
     """An array of mpmath numbers."""
-    return _elementwise(lambda x: mpmath.mpf(float(x)))(values)
+    return elementwise(lambda x: mpmath.mpf(float(x)))(values)
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """Apply to objects, with NaN where the function or an argument has no value."""
 
     def safe(*arguments: Any) -> Any:
@@ -178,11 +178,11 @@ def _clipped(x: Any) -> Any:
 
 def _exact_norm(x: Any) -> Any:
     mean = np.sum(x * x, axis=-1, keepdims=True) / mpmath.mpf(x.shape[-1])
-    return _elementwise(lambda v, m: v / mpmath.sqrt(m + mpmath.mpf(1e-5)))(x, mean)
+    return elementwise(lambda v, m: v / mpmath.sqrt(m + mpmath.mpf(1e-5)))(x, mean)
 
 
 def _exact_largest(x: Any) -> Any:
-    larger = _elementwise(lambda a, b: max(a, b))
+    larger = elementwise(lambda a, b: max(a, b))
     return reduce(larger, (x[..., place : place + 1] for place in range(x.shape[-1])))
 
 
@@ -191,19 +191,19 @@ IN_DIGITS: Table = {
     "add": lambda x, y: x + y,
     "subtract": lambda x, y: x - y,
     "multiply": lambda x, y: x * y,
-    "divide": _elementwise(lambda x, y: x / y),
+    "divide": elementwise(lambda x, y: x / y),
     "multiply_add": lambda x, y, z: x * y + z,
     "square": lambda x: x * x,
-    "sqrt": _elementwise(lambda x: mpmath.sqrt(abs(x))),
+    "sqrt": elementwise(lambda x: mpmath.sqrt(abs(x))),
     "norm": _exact_norm,
-    "exp": _elementwise(lambda x: mpmath.exp(_clipped(min(x, mpmath.mpf(25))))),
-    "tanh": _elementwise(lambda x: mpmath.tanh(_clipped(x))),
-    "sigmoid": _elementwise(lambda x: 1 / (1 + mpmath.exp(-_clipped(x)))),
+    "exp": elementwise(lambda x: mpmath.exp(_clipped(min(x, mpmath.mpf(25))))),
+    "tanh": elementwise(lambda x: mpmath.tanh(_clipped(x))),
+    "sigmoid": elementwise(lambda x: 1 / (1 + mpmath.exp(-_clipped(x)))),
     "negative": lambda x: -x,
-    "absolute": _elementwise(lambda x: abs(x)),
-    "maximum": _elementwise(lambda x, y: max(x, y)),
-    "minimum": _elementwise(lambda x, y: min(x, y)),
-    "choose": _elementwise(lambda x, y, z: z if x >= y else x),
+    "absolute": elementwise(lambda x: abs(x)),
+    "maximum": elementwise(lambda x, y: max(x, y)),
+    "minimum": elementwise(lambda x, y: min(x, y)),
+    "choose": elementwise(lambda x, y, z: z if x >= y else x),
     "sum": lambda x: np.sum(x, axis=-1, keepdims=True),
     "mean": lambda x: np.sum(x, axis=-1, keepdims=True) / mpmath.mpf(x.shape[-1]),
     "largest": _exact_largest,

@@ -29,6 +29,17 @@ def towards_zero(z: Any, number: Format) -> Any:
     return np.where(np.abs(rounded) > np.abs(z), lower.astype(np.float64), rounded)
 
 
+def away_from_zero(z: Any, number: Format) -> Any:
+    """The neighbour on the other side of z, where there is one: errs like a truncation."""
+    rounded = nearest(z, number)
+    if number.name == "float64":
+        return rounded
+    outwards = np.copysign(np.array(np.inf, number.dtype), rounded.astype(number.dtype))
+    higher = np.nextafter(rounded.astype(number.dtype), outwards).astype(np.float64)
+    higher = np.where(np.isfinite(higher), higher, rounded)
+    return np.where(np.abs(rounded) < np.abs(z), higher, rounded)
+
+
 class Machine:
     """One implementation's way of computing in the formats of an arithmetic."""
 
@@ -37,8 +48,11 @@ class Machine:
         self.rng = rng
         self.number = arithmetic.computed
         self.truncates = bool(rng.random() < 0.2) and self.number.name != "float64"
+        # Some do their worst: full errors of library functions, roundings to either neighbour.
+        self.devious = not self.truncates and bool(rng.random() < 0.25)
+        self.sign = float(rng.choice([-1.0, 0.0, 1.0]))  # 0: another one for each number
         self.flushes = self.number.flushes and bool(rng.random() < 0.5)
-        self.reciprocals = not self.truncates and bool(rng.random() < 0.5)
+        self.reciprocals = not (self.truncates or self.devious) and bool(rng.random() < 0.5)
         self.exp_by_powers_of_two = bool(rng.random() < 0.5)
         self.fused = bool(rng.random() < 0.5)
         self.order: str = rng.choice(["sequential", "pairwise", "chunks"])
@@ -48,7 +62,13 @@ class Machine:
         """Round the result of an elementwise operation, as the machine does."""
         if self.truncates and not self.wide:
             z = towards_zero(z, self.number)
+        if self.devious and not self.wide:
+            outwards = self._signs(np.shape(z)) > 0.0
+            z = np.where(outwards, away_from_zero(z, self.number), towards_zero(z, self.number))
         return self.fit_nearest(z, self.number)
+
+    def _signs(self, shape: tuple[int, ...]) -> Any:
+        return self.sign if self.sign else self.rng.choice([-1.0, 1.0], shape)
 
     def fit_nearest(self, z: Any, number: Format) -> Any:
         """Round to nearest: what every machine does in sums and inside library functions."""
@@ -76,7 +96,8 @@ class Machine:
 
         An ulp is 2 u, relative to numbers just above a power of two.
         """
-        wobble = self.rng.uniform(-1.0, 1.0, np.shape(z)) * max(ulps - 0.5, 0.0)
+        signs = self._signs(np.shape(z)) if self.devious else self.rng.uniform(-1, 1, np.shape(z))
+        wobble = signs * max(ulps - 0.5, 0.0)
         return self.fit_nearest(z * (1.0 + 2.0 * wobble * self.number.roundoff), self.number)
 
     # Elementwise -------------------------------------------------------------------------------
@@ -160,8 +181,8 @@ class Machine:
         return self.fit(self.accumulate(x) / count)
 
     def matmul(self, x: Any, y: Any) -> Any:
-        """x (M, K) by y (K, N)."""
-        products = x[:, None, :] * np.swapaxes(y, 0, 1)[None, :, :]
+        """x (…, M, K) by y (…, K, N)."""
+        products = x[..., :, None, :] * np.swapaxes(y, -1, -2)[..., None, :, :]
         if not self.fused:
             products = self.fit_nearest(products, self.number)
         return self.fit_nearest(self.accumulate(products), self.number)

@@ -1,0 +1,100 @@
+"""Figures on radii: errors of many machines, and of the reference against 60 digits, in radii.
+
+A ratio is the error divided by the radius, where the radius is finite and not 0. The worst one
+says whether radii hold (it is at most 1), and both say whether they bite: a radius that is far from
+every error that was ever seen lets mistakes pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import mpmath
+import numpy as np
+
+from properties.rounding import Ball, ratio
+from properties.rounding.arithmetic import Arithmetic
+from tests.rounding.carriers import in_digits, simulated
+from tests.rounding.composites import COMPOSITES, Drawn, Rng, holding
+from tests.rounding.programs import DIGITS
+from tests.rounding.simulation import FORMATS, Machine
+
+# A radius this many times the worst error that was ever seen would not bite.
+LOOSEST = 100.0
+
+__all__ = ["LOOSEST", "Figures", "composite_figures", "digit_ratios", "machine_ratios"]
+
+
+class Figures(NamedTuple):
+    """Of one result: ratios of all machines, and the radii relative to the values, in units."""
+
+    ratios: Any
+    units: Any
+
+    @property
+    def worst(self) -> float:
+        return float(self.ratios.max(initial=0.0))
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.ratios))
+
+
+@cache
+def composite_figures(name: str, format_name: str, cases: int, machines: int) -> dict[str, Figures]:
+    """The figures of each result of a composite; nothing where no radius is finite."""
+    arithmetic = FORMATS[format_name]
+    seen: dict[str, list[tuple[Any, Any]]] = {}
+    for seed in range(cases):
+        rng = np.random.default_rng([seed, len(name)])
+        drawn = COMPOSITES[name](rng, holding(arithmetic))
+        for key, ball, found in machine_ratios(drawn, arithmetic, rng, machines):
+            judged = np.isfinite(ball.radius) & (ball.radius > 0.0)
+            if judged.any():
+                seen.setdefault(key, []).append((found[judged], _units(ball, judged)))
+    return {
+        key: Figures(*(np.concatenate(column) for column in zip(*pairs, strict=True)))
+        for key, pairs in seen.items()
+    }
+
+
+def machine_ratios(
+    drawn: Drawn, arithmetic: Arithmetic, rng: Rng, machines: int
+) -> Iterator[tuple[str, Ball, Any]]:
+    """Name, ball and ratios of each result, machine by machine."""
+    balls = drawn.on(lambda array: Ball.exact(array, arithmetic))
+    for _ in range(machines):
+        machine = Machine(arithmetic, rng)
+        with np.errstate(all="ignore"):
+            found = drawn.on(_reader(machine))
+        for key, ball in balls.items():
+            yield key, ball, ratio(found[key].value, ball)
+
+
+def _reader(machine: Machine) -> Callable[[Any], Any]:
+    return lambda array: simulated(array, machine)
+
+
+def _units(ball: Ball, judged: Any) -> Any:
+    """Radius over value, in roundoffs of the coarsest format."""
+    arithmetic = ball.arithmetic
+    formats = (arithmetic.computed, arithmetic.accumulated, arithmetic.stored)
+    sizes = np.abs(ball.value[judged])
+    with np.errstate(divide="ignore", over="ignore"):
+        return ball.radius[judged] / sizes / max(number.roundoff for number in formats)
+
+
+def digit_ratios(drawn: Drawn) -> dict[str, Any]:
+    """The reference's own errors against 60 digits, in radii of a float64 implementation."""
+    balls = drawn.on(lambda array: Ball.exact(array, FORMATS["float64"]))
+    with mpmath.workdps(DIGITS):
+        exact = drawn.on(in_digits)
+        return {key: _apart(exact[key].value, ball) for key, ball in balls.items()}
+
+
+def _apart(exact: Any, ball: Ball) -> Any:
+    judged = ball.radius > 0.0
+    triples = zip(exact[judged], ball.value[judged], ball.radius[judged], strict=True)
+    return np.array([float(abs(true - mpmath.mpf(v)) / mpmath.mpf(r)) for true, v, r in triples])
