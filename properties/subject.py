@@ -48,12 +48,16 @@ from properties.rounding import Arithmetic, Ball
 _arithmetic = lru_cache(Arithmetic)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
-    """One call of the implementation: the method and its arguments by name, as they were passed."""
+    """One call of the implementation: the method and its arguments by name, as they were passed.
+
+    ``output`` is what came back, as it came; None while nothing has.
+    """
 
     method: str
     arguments: dict[str, Any]
+    output: Any = None
 
 
 @dataclass
@@ -330,13 +334,14 @@ class Subject:
 
     def guarded(self, label: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Call a function of the implementation on read-only views, and check that it left them."""
-        self.case.calls.append(Call(label, arguments))
+        call = Call(label, arguments)
+        self.case.calls.append(call)
         before = [array.tobytes() for array in arrays_in(arguments)]
         positional, keywords = split_arguments(label, read_only(arguments))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                out = function(*positional, **keywords)
+                call.output = function(*positional, **keywords)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
@@ -344,7 +349,7 @@ class Subject:
         for array, bytes_before in zip(arrays_in(arguments), before, strict=True):
             if array.tobytes() != bytes_before:
                 raise ViolationError(f"{label} modified one of its inputs in place")
-        return out
+        return call.output
 
     def as_storage(self, values: Array) -> Array:
         return exactly(values, self.storage_dtype)
