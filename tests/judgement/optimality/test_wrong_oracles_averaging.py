@@ -15,19 +15,9 @@ import pytest
 
 import lp_oracle
 from lp_oracle import certificate, descent, perturbation
-from properties.execution import judge
-from properties.lanes import LANES
-from properties.loading import subject_of
-from properties.reference import Reference
-from properties.registry import find
-
-Patch = Callable[[pytest.MonkeyPatch], None]
+from tests.judgement.optimality.verdicts import Patch, each_wrong, verdict_of
 
 IDS = ["OPT-DRIFT", "OPT-AVERAGE", "OPT-EVERY"]
-
-
-def verdict_of(property_id: str, lane: str = "gate") -> str:
-    return judge(find(property_id), subject_of(Reference()), LANES[lane]).verdict
 
 
 # Half steps and certificates -----------------------------------------------------------------
@@ -151,11 +141,7 @@ WRONG: list[tuple[str, str, Patch]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("property_id", "patch"),
-    [(property_id, patch) for property_id, _, patch in WRONG],
-    ids=[f"{property_id}-{what}" for property_id, what, _ in WRONG],
-)
+@each_wrong(WRONG)
 def test_a_wrong_oracle_is_found(
     property_id: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

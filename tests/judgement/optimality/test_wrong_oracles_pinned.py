@@ -17,16 +17,10 @@ import pytest
 import lp_oracle
 import reference_numpy
 from lp_oracle import certificate, descent, instances
-from properties.execution import judge
 from properties.judgement.optimality.pinned import best_value, unmet_demand
-from properties.lanes import LANES
-from properties.loading import subject_of
-from properties.reference import Reference
-from properties.registry import find
+from tests.judgement.optimality.verdicts import Patch, each_wrong, verdict_of
 from tests.lp_oracle.drawing import best_value as best_value_of_tests
 from tests.lp_oracle.drawing import drawn
-
-Patch = Callable[[pytest.MonkeyPatch], None]
 
 PINNED = (
     "OPT-TIES",
@@ -36,10 +30,6 @@ PINNED = (
     "QB-LOCALMEAN",
     "QB-NOTMONO",
 )
-
-
-def verdict_of(property_id: str) -> str:
-    return judge(find(property_id), subject_of(Reference()), LANES["gate"]).verdict
 
 
 def ranks(table: str, rule: str, rank: Callable[[Any], Fraction]) -> Patch:
@@ -202,11 +192,7 @@ WRONG: list[tuple[str, str, Patch]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("property_id", "patch"),
-    [(property_id, patch) for property_id, _, patch in WRONG],
-    ids=[f"{property_id}-{what}" for property_id, what, _ in WRONG],
-)
+@each_wrong(WRONG)
 def test_a_wrong_fact_or_oracle_is_found(
     property_id: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,29 +16,13 @@ from scipy.optimize import linprog
 
 import lp_oracle
 from lp_oracle import descent, linear_program
-from properties import lanes
-from properties.execution import judge
 from properties.judgement.optimality import exchange, program
-from properties.lanes import LANES
-from properties.loading import subject_of
-from properties.reference import Reference
 from properties.registry import find
-
-Patch = Callable[[pytest.MonkeyPatch], None]
+from tests.judgement.optimality.verdicts import Patch, each_wrong, verdict_of
 
 SOLVED_HERE = ("OPT-VERTEX", "OPT-DUALS", "OPT-INVARIANT", "OPT-CROSS", "OPT-COPIES")
 
 right = lp_oracle.solve_linprog
-
-
-@pytest.fixture(autouse=True)
-def _no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a property fails is asked here, not what the smallest input is."""
-    monkeypatch.setattr(lanes, "SHRINKING_SECONDS", 0)
-
-
-def verdict_of(property_id: str, lane: str = "gate") -> str:
-    return judge(find(property_id), subject_of(Reference()), LANES[lane]).verdict
 
 
 def solver(wrong: Callable[..., Any]) -> Patch:
@@ -191,11 +175,7 @@ WRONG: list[tuple[str, str, Patch]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("property_id", "patch"),
-    [(property_id, patch) for property_id, _, patch in WRONG],
-    ids=[f"{property_id}-{what}" for property_id, what, _ in WRONG],
-)
+@each_wrong(WRONG)
 def test_a_wrong_oracle_is_found(
     property_id: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

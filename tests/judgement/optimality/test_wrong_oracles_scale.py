@@ -13,13 +13,8 @@ import numpy as np
 import pytest
 
 import lp_oracle
-from properties import lanes
-from properties.execution import judge
-from properties.lanes import LANES
-from properties.loading import subject_of
-from properties.reference import Reference
-from properties.registry import find
 from properties.strategies import scale
+from tests.judgement.optimality.verdicts import verdict_of
 
 right = lp_oracle.certified_optimum
 
@@ -28,13 +23,8 @@ Change = Callable[[Any], Any]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a property fails is asked here: without shrinking, and at a tenth of the size."""
-    monkeypatch.setattr(lanes, "SHRINKING_SECONDS", 0)
+    """What is asked here shows at a tenth of the size."""
     monkeypatch.setattr(scale, "REPORT_SHAPE", (896, 112, 16))
-
-
-def verdict_of(property_id: str) -> str:
-    return judge(find(property_id), subject_of(Reference()), LANES["gate"]).verdict
 
 
 def swapped(found: Any) -> Any:
