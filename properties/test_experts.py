@@ -6,17 +6,14 @@ be visible in the result. Legend: M tokens, N experts, K top_k, L latent width, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
 
-import numpy as np
-
-import reference_numpy as reference
 from properties.checks import require, within
-from properties.protocol import Array, ExpertParameters
+from properties.judgement.experts import ExpertCall
+from properties.protocol import Array
 from properties.registry import specification
 from properties.rounding import Ball
 from properties.strategies import experts
-from properties.strategies.arrays import laid_out
 from properties.strategies.experts import ExpertInputs
 from properties.subject import Subject
 
@@ -45,7 +42,7 @@ def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
     projection; only beyond 256 experts, ids in a byte; only with K = 16 in low precision, the
     combine rounds after every term.
     """
-    call = _Call.of(subject, inputs)
+    call = ExpertCall.of(subject, inputs)
     within(subject, call.result(), call.expected(), "experts")
 
 
@@ -68,7 +65,7 @@ def test_dsp_permute(subject: Subject, drawn: tuple[ExpertInputs, Array]) -> Non
     the sorted order is wrong.
     """
     inputs, order = drawn
-    call = _Call.of(subject, inputs)
+    call = ExpertCall.of(subject, inputs)
     moved = call.rows(order)
     expected = Ball(call.result()[order], 2.0 * call.expected().radius[order], subject.arithmetic)
     within(subject, moved.result(), expected, "experts of permuted tokens")
@@ -98,9 +95,9 @@ def test_dsp_onehot(subject: Subject, drawn: tuple[ExpertInputs, tuple[int, ...]
     by one; from expert 256 on, ids are bytes; with K > 1 only, a slot of weight 0 is counted.
     """
     inputs, tried = drawn
-    call = _Call.of(subject, inputs)
+    call = ExpertCall.of(subject, inputs)
     for expert in tried:
-        turned = call._replace(expert_ids=(call.expert_ids + expert) % call.experts)
+        turned = replace(call, expert_ids=(call.expert_ids + expert) % call.experts)
         within(subject, turned.result(), call.output_of(expert), f"output of expert {expert}")
 
 
@@ -122,12 +119,12 @@ def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
     If it fails: the terms of a token overwrite each other instead of adding up; or weights are
     normalised a second time, which only the doubled ones show.
     """
-    call = _Call.of(subject, inputs)
+    call = ExpertCall.of(subject, inputs)
     out, radius = call.result(), call.expected().radius
     alone = call.alone()
     single = Ball(alone.result(), alone.expected().radius + radius, subject.arithmetic)
     within(subject, out, single, "K identical experts")
-    doubled = call._replace(weights=2.0 * call.weights)
+    doubled = replace(call, weights=2.0 * call.weights)
     twice = Ball(2.0 * out, 2.0 * radius + doubled.expected().radius, subject.arithmetic)
     within(subject, doubled.result(), twice, "experts with doubled weights")
 
@@ -157,111 +154,13 @@ def test_dsp_empty(subject: Subject, inputs: ExpertInputs) -> None:
     zeros, hides; or a kernel cannot be launched on nothing. In training, an optimiser then moves
     experts that were not used, or writes NaN into them.
     """
-    call = _Call.of(subject, inputs)
+    call = ExpertCall.of(subject, inputs)
     expected = call.expected()
     within(subject, call.result(), expected, "experts")
     subject.poison()
     within(subject, call.result(), expected, "experts over poisoned memory")
     if "experts_vjp" in subject.offered:
-        gradients = call.parameter_gradients()
-        idle = np.setdiff1d(np.arange(call.experts), call.expert_ids)
+        gradients = call.gradients()
         for name in ("gate_proj", "up_proj", "down_proj"):
-            zero = getattr(gradients, name)[idle] == 0.0
+            zero = getattr(gradients, name)[call.idle] == 0.0
             require(zero, f"d_{name} is not 0 for an expert without tokens")
-
-
-class _Call(NamedTuple):
-    """One call: what was drawn, rounded to the formats of the subject and laid out."""
-
-    subject: Subject
-    x: Array
-    expert_ids: Array
-    weights: Array
-    parameters: ExpertParameters
-    beta_gate: float
-    beta_up: float
-
-    @classmethod
-    def of(cls, subject: Subject, inputs: ExpertInputs) -> _Call:
-        far = np.sqrt(subject.arithmetic.stored.largest)
-        held, lie = subject.round_to_storage, inputs.layouts
-        weights = subject.round_to_routing(held(inputs.weights))
-        return cls(
-            subject,
-            laid_out(held(np.clip(inputs.x, -far, far)), lie.x),
-            laid_out(inputs.expert_ids, lie.expert_ids),
-            laid_out(weights, lie.weights),
-            ExpertParameters(
-                *(_stored(held(part), lie.transposed) for part in _parts(inputs.parameters))
-            ),
-            inputs.beta_gate,
-            inputs.beta_up,
-        )
-
-    @property
-    def experts(self) -> int:
-        """N."""
-        return int(self.parameters.gate_proj.shape[0])
-
-    @property
-    def betas(self) -> dict[str, float]:
-        return {"beta_gate": self.beta_gate, "beta_up": self.beta_up}
-
-    def rows(self, order: Array) -> _Call:
-        """The same tokens in another order."""
-        return self._replace(
-            x=self.x[order], expert_ids=self.expert_ids[order], weights=self.weights[order]
-        )
-
-    def alone(self) -> _Call:
-        """Every token at expert 0 alone, with weight 1."""
-        tokens = self.x.shape[0]
-        return self._replace(
-            expert_ids=np.zeros((tokens, 1), np.int64), weights=np.ones((tokens, 1))
-        )
-
-    def result(self) -> Array:
-        return self.subject.experts(
-            self.x, self.expert_ids, self.weights, self.parameters, **self.betas
-        )
-
-    def parameter_gradients(self) -> ExpertParameters:
-        """Those of the sum of the result."""
-        _, _, gradients = self.subject.experts_vjp(
-            self.x,
-            self.expert_ids,
-            self.weights,
-            self.parameters,
-            np.ones(self.x.shape),
-            **self.betas,
-        )
-        return gradients
-
-    def expected(self) -> Any:
-        """The reference's dense evaluation, as a ball."""
-        x, weights = self._balls(self.x, self.weights)
-        parameters = self._balls(*_parts(self.parameters))
-        return reference.experts(
-            x, self.expert_ids, weights, ExpertParameters(*parameters), **self.betas
-        )
-
-    def output_of(self, expert: int) -> Any:
-        """E_j(x) for every token, as a ball."""
-        x, gate_proj, up_proj, down_proj = self._balls(
-            self.x, *(part[expert] for part in _parts(self.parameters))
-        )
-        return reference.expert(x, gate_proj, up_proj, down_proj, **self.betas)
-
-    def _balls(self, *arrays: Array) -> list[Any]:
-        return [Ball.exact(array, self.subject.arithmetic) for array in arrays]
-
-
-def _stored(projections: Array, transposed: bool) -> Array:
-    """The same matrices, perhaps with columns instead of rows side by side in memory."""
-    if not transposed:
-        return projections
-    return np.ascontiguousarray(projections.swapaxes(1, 2)).swapaxes(1, 2)
-
-
-def _parts(parameters: ExpertParameters) -> tuple[Array, Array, Array]:
-    return parameters.gate_proj, parameters.up_proj, parameters.down_proj

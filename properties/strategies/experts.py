@@ -34,12 +34,13 @@ BETAS = ((4.0, 25.0), (4.0, 25.0), (1.0, 1.0), (0.5, 7.0), (25.0, 4.0))
 
 
 class Layouts(NamedTuple):
-    """How x, ids and weights lie in memory, and whether projections are stored transposed."""
+    """How the arrays lie in memory, and whether projections are stored transposed."""
 
     x: Layout = "contiguous"
     expert_ids: Layout = "contiguous"
     weights: Layout = "contiguous"
     transposed: bool = False
+    cotangent: Layout = "contiguous"
 
 
 CONTIGUOUS = Layouts()
@@ -47,7 +48,10 @@ CONTIGUOUS = Layouts()
 
 @dataclass(frozen=True)
 class ExpertInputs:
-    """One call: x (M, L), distinct ids per row and weights (M, K), the projections, the caps."""
+    """One call: x (M, L), distinct ids per row and weights (M, K), the projections, the caps.
+
+    ``cotangent`` (M, L), for a backward pass; None stands for ones.
+    """
 
     x: Array
     expert_ids: Array
@@ -56,6 +60,7 @@ class ExpertInputs:
     beta_gate: float
     beta_up: float
     layouts: Layouts = CONTIGUOUS
+    cotangent: Array | None = None
 
 
 class Sizes(NamedTuple):
@@ -111,10 +116,12 @@ def seeded(
     beta_gate, beta_up = draw(st.sampled_from(BETAS))
     return ExpertInputs(
         x=x,
-        expert_ids=_expert_ids(rng, sizes, draw(st.sampled_from(tuple(crowds)))),
-        weights=_weights(rng, sizes, draw(st.sampled_from(["positive", "normalised", "zeros"])))
+        expert_ids=chosen_ids(rng, sizes, draw(st.sampled_from(tuple(crowds)))),
+        weights=drawn_weights(
+            rng, sizes, draw(st.sampled_from(["positive", "normalised", "zeros"]))
+        )
         * draw(st.sampled_from([1.0, 1.0, 2.5, 1e-3])),
-        parameters=_parameters(rng, sizes, thin),
+        parameters=drawn_parameters(rng, sizes, thin),
         beta_gate=beta_gate,
         beta_up=beta_up,
         layouts=Layouts(draw(layouts()), draw(layouts()), draw(layouts()), draw(st.booleans())),
@@ -134,7 +141,7 @@ def dominated(draw: st.DrawFn) -> ExpertInputs:
     rng = np.random.default_rng(draw(seeds()))
     light = draw(st.sampled_from([2.0**-8, 2.0**-8, 2.0**-11])) * (255.0 / 256.0)
     heavy = np.arange(16) == rng.integers(0, 16, (sizes.tokens, 1))
-    thin = _parameters(rng, sizes._replace(experts=1), thin=True)
+    thin = drawn_parameters(rng, sizes._replace(experts=1), thin=True)
     one = ExpertParameters(
         np.abs(thin.gate_proj),
         np.abs(thin.up_proj),
@@ -142,7 +149,7 @@ def dominated(draw: st.DrawFn) -> ExpertInputs:
     )
     return ExpertInputs(
         x=rng.uniform(100.0, 200.0, (sizes.tokens, latent)),
-        expert_ids=_expert_ids(rng, sizes, "any"),
+        expert_ids=chosen_ids(rng, sizes, "any"),
         weights=np.where(heavy, 1.0, light),
         parameters=repeated(one, sizes.experts),
         beta_gate=1.0,
@@ -221,7 +228,7 @@ def _sizes(draw: st.DrawFn, experts: Sequence[int], fewest_tokens: int, most_tok
     return Sizes(m, n, k, *draw(st.sampled_from(widths)))
 
 
-def _expert_ids(rng: np.random.Generator, sizes: Sizes, crowd: Crowd) -> Array:
+def chosen_ids(rng: np.random.Generator, sizes: Sizes, crowd: Crowd) -> Array:
     """K distinct ids per token, in any order: the largest of random scores plus a preference.
 
     "hot" puts one expert into every row, "few" keeps to K experts, "last" to the K of the highest
@@ -242,7 +249,8 @@ def _expert_ids(rng: np.random.Generator, sizes: Sizes, crowd: Crowd) -> Array:
     return rng.permuted(chosen, axis=1).astype(np.int64)
 
 
-def _weights(rng: np.random.Generator, sizes: Sizes, weighing: Weighing) -> Array:
+def drawn_weights(rng: np.random.Generator, sizes: Sizes, weighing: Weighing) -> Array:
+    """Weights (M, K) up to 1: of any sum, of sum 1, or about a third of them 0."""
     weights: Array = rng.uniform(0.05, 1.0, (sizes.tokens, sizes.top_k))
     if weighing == "normalised":
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -251,7 +259,8 @@ def _weights(rng: np.random.Generator, sizes: Sizes, weighing: Weighing) -> Arra
     return weights
 
 
-def _parameters(rng: np.random.Generator, sizes: Sizes, thin: bool) -> ExpertParameters:
+def drawn_parameters(rng: np.random.Generator, sizes: Sizes, thin: bool) -> ExpertParameters:
+    """Normal projections of about unit gain, or ones with a single entry per row."""
     n, latent, hidden = sizes.experts, sizes.latent, sizes.hidden
 
     def matrices(rows: int, columns: int) -> Array:

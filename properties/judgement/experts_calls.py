@@ -1,0 +1,81 @@
+"""Ways to lay the arguments of a call out in memory, and results that have to stay as they are.
+
+Legend: M tokens, N experts, L latent width, H hidden width of an expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from properties.boundary import arrays_in
+from properties.checks import require
+from properties.judgement.experts import ExpertCall
+from properties.protocol import Array, ExpertParameters
+from properties.strategies.arrays import LAYOUTS, Layout, laid_out
+from properties.subject import Subject
+
+__all__ = ["WAYS", "Kept", "laid_out_in"]
+
+WAYS = len(LAYOUTS)
+
+
+def laid_out_in(call: ExpertCall, way: int) -> ExpertCall:
+    """The same values in the way-th layouts: in ``WAYS`` of them, each argument has each layout."""
+    x, expert_ids, weights, cotangent = (
+        laid_out(values, LAYOUTS[(way + shift) % WAYS])
+        for shift, values in enumerate((call.x, call.expert_ids, call.weights, call.cotangent))
+    )
+    return replace(
+        call,
+        x=x,
+        expert_ids=expert_ids,
+        weights=weights,
+        cotangent=cotangent,
+        parameters=_projections(call.parameters, way),
+    )
+
+
+def _projections(parameters: ExpertParameters, way: int) -> ExpertParameters:
+    """Gate and up contiguous, halves of one stack, its alternating rows, by columns, or sliced."""
+    gate, up = parameters.gate_proj, parameters.up_proj
+    down = laid_out(parameters.down_proj, LAYOUTS[(way + 1) % WAYS])
+    hidden = gate.shape[1]
+    if way == 1:
+        fused = np.concatenate((gate, up), axis=1)
+        return ExpertParameters(fused[:, :hidden], fused[:, hidden:], down)
+    if way == 2:
+        fused = np.stack((gate, up), axis=2).reshape(gate.shape[0], 2 * hidden, gate.shape[2])
+        return ExpertParameters(fused[:, ::2], fused[:, 1::2], down)
+    if way == 3:
+        return ExpertParameters(_by_columns(gate), _by_columns(up), _by_columns(down))
+    layout: Layout = "contiguous" if way == 0 else "sliced"
+    return ExpertParameters(laid_out(gate, layout), laid_out(up, layout), down)
+
+
+def _by_columns(projections: Array) -> Array:
+    """The same matrices with columns instead of rows side by side in memory."""
+    return np.ascontiguousarray(projections.swapaxes(1, 2)).swapaxes(1, 2)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Arrays as the implementation returned them, not copied, and the bits they had."""
+
+    what: str
+    arrays: list[Array]
+    bits: list[bytes]
+
+    @classmethod
+    def of_last_call(cls, subject: Subject, what: str) -> Kept:
+        """What the latest call returned; it passed the checks of its type, shape and dtype."""
+        output = subject.case.calls[-1].output
+        outputs = output if isinstance(output, tuple) else (output,)
+        arrays = [array for part in outputs for array in arrays_in(part)]
+        return cls(what, arrays, [array.tobytes() for array in arrays])
+
+    def require_unchanged(self) -> None:
+        """Raise ViolationError if any bit is another one now."""
+        for array, bits in zip(self.arrays, self.bits, strict=True):
+            require(array.tobytes() == bits, f"a later call changed {self.what}")

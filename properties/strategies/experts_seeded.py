@@ -1,0 +1,293 @@
+"""Calls of the experts that a single seed decides, forward and backward.
+
+The seed's rank decides the sizes, so that every case is another one and failures shrink to small
+ones; a generator from the same seed decides the rest. The smallest seeds are the readable class: up
+to three tokens and experts, and multiples of 1/8.
+
+Legend: M tokens, N experts, K top_k, L latent width, H hidden width of an expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import NamedTuple, TypeVar, get_args
+
+import numpy as np
+from hypothesis import strategies as st
+
+from properties.protocol import Array, ExpertParameters
+from properties.strategies.arrays import LAYOUTS
+from properties.strategies.experts import (
+    BETAS,
+    EXPERTS,
+    WIDTHS,
+    Crowd,
+    ExpertInputs,
+    Layouts,
+    Sizes,
+    Weighing,
+    chosen_ids,
+    drawn_parameters,
+    drawn_weights,
+)
+from properties.strategies.optimality import uniform_seeds
+from properties.strategies.shapes import SEEDS
+
+__all__ = [
+    "Marked",
+    "Reordered",
+    "Twice",
+    "any_call",
+    "as_long_as_a_tile",
+    "in_a_row",
+    "laid_out_calls",
+    "marked_rows",
+    "other_labels",
+    "other_slots",
+    "two_weightings",
+]
+
+Choice = TypeVar("Choice")
+More = TypeVar("More")
+
+TOKENS = (1, 2, 3, 5, 8, 9, 17, 33)
+TOP_K = (1, 2, 3, 5, 8, 9, 16)
+CROWDS: tuple[Crowd, ...] = get_args(Crowd)
+WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
+
+# Widths of calls with 64 and 257 experts.
+MANY_WIDTHS = ((3, 5), (4, 4))
+
+# Every how many seeds one is readable.
+READABLE = 8
+
+# Rows and widths on both sides of the tiles and chunks that kernels work in.
+LONG = (63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 300)
+WIDE = ((31, 64), (64, 31), (65, 33), (33, 130), (130, 17), (64, 96), (128, 128), (1, 129))
+
+
+class Reordered(NamedTuple):
+    """A call and a new order of its slots (M, K), or new names of its experts (N,)."""
+
+    inputs: ExpertInputs
+    order: Array
+
+
+class Marked(NamedTuple):
+    """A call of at least two tokens, some of which (M,), but not all, are marked."""
+
+    inputs: ExpertInputs
+    marked: Array
+
+
+class Twice(NamedTuple):
+    """A call and other weights (M, K) for it."""
+
+    inputs: ExpertInputs
+    others: Array
+
+
+def _by_size(sizes: Sequence[Sizes]) -> tuple[Sizes, ...]:
+    return tuple(sorted(sizes, key=lambda s: (s.tokens * s.experts * s.latent * s.hidden, s)))
+
+
+READABLE_SIZES = _by_size(
+    [
+        Sizes(m, n, k, latent, hidden)
+        for m, n, k in product((1, 2, 3), (1, 2, 3), (1, 2, 3))
+        for latent, hidden in ((1, 1), (1, 2), (2, 1), (2, 2))
+        if k <= n
+    ]
+)
+
+# The reference works on the chosen experts one by one, so that many of them are drawn rarely.
+ANY_SIZES = _by_size(
+    [
+        Sizes(m, n, k, *widths)
+        for m, n, k, widths in product(TOKENS, EXPERTS, TOP_K, WIDTHS)
+        if k <= n and m * n <= 1100 and (n <= 13 or (min(n, m * k) <= 32 and widths in MANY_WIDTHS))
+    ]
+)
+
+LONG_SIZES = _by_size(
+    [
+        *(
+            Sizes(m, n, k, *widths)
+            for m, (n, k), widths in product(LONG, ((1, 1), (2, 1), (3, 2), (7, 3)), WIDE)
+            if m * n * widths[0] * widths[1] <= 3_000_000
+        ),
+        *(
+            Sizes(m, n, k, *widths)
+            for m, (n, k), widths in product(
+                (9, 23, 40), ((16, 9), (17, 12), (33, 10), (20, 17)), ((31, 64), (65, 33), (7, 96))
+            )
+        ),
+    ]
+)
+
+
+def any_call(fewest_tokens: int = 1) -> st.SearchStrategy[ExpertInputs]:
+    """Every shape, crowd, amplitude and layout, with a cotangent of its own."""
+    return _calls(_tables(lambda sizes: sizes.tokens >= fewest_tokens))
+
+
+def laid_out_calls() -> st.SearchStrategy[ExpertInputs]:
+    """Small calls in contiguous memory, to be laid out in every way."""
+    small = _tables(lambda s: s.tokens <= 9 and s.experts <= 13 and s.top_k <= 5)
+    return _calls(small).map(lambda inputs: replace(inputs, layouts=Layouts()))
+
+
+def as_long_as_a_tile() -> st.SearchStrategy[ExpertInputs]:
+    """More rows and columns than a tile or a chunk, by one or a few; more slots than eight."""
+
+    def seeded(seed: int) -> ExpertInputs:
+        return _drawn(np.random.default_rng(seed), _ranked(seed, LONG_SIZES), (1.0, 1.0, 0.1))
+
+    return uniform_seeds().map(seeded)
+
+
+def in_a_row() -> st.SearchStrategy[tuple[ExpertInputs, ExpertInputs, ExpertInputs]]:
+    """A call, one of the same sizes with other values throughout, and one of any smaller sizes."""
+
+    def seeded(seed: int) -> tuple[ExpertInputs, ExpertInputs, ExpertInputs]:
+        rng = np.random.default_rng((seed, 1))
+        sizes, smaller = (_ranked(s, ANY_SIZES) for s in (seed, int(rng.integers(seed + 1))))
+        return _drawn(rng, sizes), _drawn(rng, sizes), _drawn(rng, smaller)
+
+    return uniform_seeds().map(seeded)
+
+
+def other_slots() -> st.SearchStrategy[Reordered]:
+    """At least two slots, and an order of them for every token."""
+
+    def reordered(inputs: ExpertInputs, rng: np.random.Generator) -> Reordered:
+        slots = np.broadcast_to(np.arange(inputs.weights.shape[1]), inputs.weights.shape)
+        return Reordered(inputs, rng.permuted(slots, axis=1))
+
+    return _calls_with(_tables(lambda sizes: sizes.top_k > 1), reordered)
+
+
+def other_labels() -> st.SearchStrategy[Reordered]:
+    """At least two experts, and other names for them."""
+
+    def renamed(inputs: ExpertInputs, rng: np.random.Generator) -> Reordered:
+        return Reordered(inputs, rng.permutation(inputs.parameters.gate_proj.shape[0]))
+
+    return _calls_with(_tables(lambda sizes: sizes.experts > 1), renamed)
+
+
+def marked_rows() -> st.SearchStrategy[Marked]:
+    """At least two tokens: at least one of them marked, and at least one not."""
+
+    def with_marks(inputs: ExpertInputs, rng: np.random.Generator) -> Marked:
+        tokens = inputs.x.shape[0]
+        marked = np.less(rng.random(tokens), _one_of(rng, (0.1, 0.5, 0.9)))
+        first, second = rng.choice(tokens, 2, replace=False)
+        marked[first], marked[second] = True, False
+        return Marked(inputs, marked)
+
+    return _calls_with(_tables(lambda sizes: sizes.tokens > 1), with_marks)
+
+
+def two_weightings() -> st.SearchStrategy[Twice]:
+    """Weights in eighths up to 1, twice: their sum, too, is held by every format."""
+
+    def weighted(inputs: ExpertInputs, rng: np.random.Generator) -> Twice:
+        first, second = rng.integers(0, 9, (2, *inputs.weights.shape)) / 8.0
+        return Twice(replace(inputs, weights=first), second)
+
+    return _calls_with(_tables(), weighted)
+
+
+class _Tables(NamedTuple):
+    readable: tuple[Sizes, ...]
+    drawn: tuple[Sizes, ...]
+
+
+def _tables(keep: Callable[[Sizes], object] = bool) -> _Tables:
+    return _Tables(tuple(filter(keep, READABLE_SIZES)), tuple(filter(keep, ANY_SIZES)))
+
+
+def _calls(tables: _Tables) -> st.SearchStrategy[ExpertInputs]:
+    return uniform_seeds().map(partial(_seeded, tables=tables))
+
+
+def _calls_with(
+    tables: _Tables, more: Callable[[ExpertInputs, np.random.Generator], More]
+) -> st.SearchStrategy[More]:
+    def seeded(seed: int) -> More:
+        return more(_seeded(seed, tables), np.random.default_rng((seed, 1)))
+
+    return uniform_seeds().map(seeded)
+
+
+def _seeded(seed: int, tables: _Tables) -> ExpertInputs:
+    rng = np.random.default_rng(seed)
+    readable = SEEDS // READABLE
+    if seed < readable:
+        return _readable(rng, _ranked(seed * READABLE, tables.readable))
+    return _drawn(rng, _ranked((seed - readable) * READABLE // (READABLE - 1), tables.drawn))
+
+
+def _ranked(seed: int, table: tuple[Sizes, ...]) -> Sizes:
+    return table[seed * len(table) // SEEDS]
+
+
+def _readable(rng: np.random.Generator, sizes: Sizes) -> ExpertInputs:
+    m, n, k, latent, hidden = sizes
+
+    def eighths(*shape: int) -> Array:
+        return rng.integers(-16, 17, shape) / 8.0
+
+    return ExpertInputs(
+        x=eighths(m, latent),
+        expert_ids=chosen_ids(rng, sizes, _one_of(rng, CROWDS)),
+        weights=rng.integers(0, 9, (m, k)) / 8.0,
+        parameters=ExpertParameters(
+            eighths(n, hidden, latent), eighths(n, hidden, latent), eighths(n, latent, hidden)
+        ),
+        beta_gate=4.0,
+        beta_up=25.0,
+        cotangent=eighths(m, latent),
+    )
+
+
+def _drawn(
+    rng: np.random.Generator, sizes: Sizes, scales: tuple[float, ...] | None = None
+) -> ExpertInputs:
+    """x and cotangent at ``scales``, else over eight decades, x at times so large that all caps."""
+    if scales is None:
+        scales = (*(10.0 ** np.arange(-4, 5)), 1.0, 1.0, 1e15)
+    beta_gate, beta_up = _one_of(rng, BETAS)
+    shape = (sizes.tokens, sizes.latent)
+    weights = drawn_weights(rng, sizes, _one_of(rng, WEIGHINGS))
+    return ExpertInputs(
+        x=rng.standard_normal(shape) * _one_of(rng, scales),
+        expert_ids=chosen_ids(rng, sizes, _one_of(rng, CROWDS)),
+        weights=weights * _one_of(rng, (1.0, 1.0, 2.5, 1e-3)),
+        parameters=drawn_parameters(rng, sizes, thin=bool(rng.integers(2))),
+        beta_gate=beta_gate,
+        beta_up=beta_up,
+        layouts=_layouts(rng),
+        cotangent=_cotangent(rng, shape, min(_one_of(rng, scales), 1e4)),
+    )
+
+
+def _cotangent(rng: np.random.Generator, shape: tuple[int, int], scale: float) -> Array:
+    """Normal; or, as where a loss is masked, 0 for about every third token."""
+    cotangent: Array = rng.standard_normal(shape) * scale
+    if rng.integers(3) == 0:
+        cotangent = np.where(rng.random((shape[0], 1)) < 0.3, 0.0, cotangent)
+    return cotangent
+
+
+def _layouts(rng: np.random.Generator) -> Layouts:
+    x, expert_ids, weights, cotangent = (_one_of(rng, LAYOUTS) for _ in range(4))
+    return Layouts(x, expert_ids, weights, bool(rng.integers(2)), cotangent)
+
+
+def _one_of(rng: np.random.Generator, choices: Sequence[Choice]) -> Choice:
+    return choices[int(rng.integers(len(choices)))]

@@ -1,0 +1,155 @@
+"""The experts called in every way that callers do: from any memory, again, in turn, and at size.
+
+Legend: M tokens, N experts, K top_k, L latent width, H hidden width.
+"""
+
+from __future__ import annotations
+
+from properties.checks import require, within
+from properties.errors import NotOfferedError
+from properties.judgement.experts import ExpertCall, all_within
+from properties.judgement.experts_calls import WAYS, Kept, laid_out_in
+from properties.registry import specification
+from properties.strategies import experts_seeded as experts
+from properties.strategies.experts import ExpertInputs
+from properties.subject import Subject
+
+
+@specification(
+    "DSP-SIZES",
+    source="Eq. 11, 12",
+    needs=("experts",),
+    examples=24,
+    inputs=experts.as_long_as_a_tile(),
+)
+def test_dsp_sizes(subject: Subject, inputs: ExpertInputs) -> None:
+    """DSP-DENSE beyond the size of a tile: up to 300 tokens, widths up to 130, up to 17 slots.
+
+    Hypotheses: M around 64, 128 and 256, widths around 32, 64 and 128, by one more or less and at
+    other numbers that no power of two divides; N from 1 to 33, K up to 17; amplitudes 1 and 0.1;
+    everything else as in DSP-DENSE.
+
+    Legal freedoms: those of DSP-DENSE.
+
+    If it fails while DSP-DENSE holds: kernels work on tiles of rows and columns, and loops on
+    chunks of tokens. The rows after the last full one are missing or computed twice, a chunk
+    starts anew where it should go on, an inner dimension is cut down to a multiple of 8 or 16, or
+    a table of slots has eight places.
+    """
+    call = ExpertCall.of(subject, inputs)
+    within(subject, call.result(), call.expected(), "experts at size")
+
+
+@specification(
+    "DSP-LAYOUT",
+    source="Eq. 11, 12",
+    needs=("experts",),
+    examples=20,
+    inputs=experts.laid_out_calls(),
+)
+def test_dsp_layout(subject: Subject, inputs: ExpertInputs) -> None:
+    """Values count, not how they lie in memory: every argument may have any strides.
+
+    Five calls of the same values, so that x, ids, weights and, in the backward pass, the cotangent
+    each come contiguous, reversed, as columns of a wider array, as every other element of one, and
+    transposed. Projections come contiguous, stored by columns, as the halves of one stack (N, 2H,
+    L), as its alternating rows, and sliced. Memory between the elements holds NaN, or, where the
+    suite itself converts formats, zeros.
+
+    Hypotheses: those of DSP-DENSE, N at most 13; widths different and equal.
+
+    Proof: the arguments of Eq. 11 are numbers.
+
+    Legal freedoms: those of DSP-DENSE: another layout may mean another kernel, or a copy first.
+
+    If it fails: a kernel reads row after row whatever the strides are. Autograd often passes
+    expanded or transposed cotangents, fused projections come as halves, and a checkpoint may be
+    stored by columns; where both widths are equal, wrong strides do not even crash.
+    """
+    call = ExpertCall.of(subject, inputs)
+    expected = call.expected()
+    both_ways = "experts_vjp" in subject.offered
+    gradients = call.expected_gradients() if both_ways else None
+    for way in range(WAYS):
+        turned = laid_out_in(call, way)
+        within(subject, turned.result(), expected, f"experts, layout {way}")
+        if gradients is not None:
+            all_within(subject, turned.gradients(), gradients, f", layout {way}")
+
+
+@specification(
+    "DSP-REPEAT",
+    source="reproducible training and inference",
+    needs=("experts",),
+    examples=10,
+    inputs=experts.as_long_as_a_tile(),
+)
+def test_dsp_repeat(subject: Subject, inputs: ExpertInputs) -> None:
+    """The same call gives the same bits again, forward and backward, with other calls in between.
+
+    Not offered where the implementation declares ``deterministic=False``.
+
+    Hypotheses: those of DSP-SIZES: large enough for several threads and for contended sums. One
+    machine, one process, the same memory layout of the arguments.
+
+    Why: a run that cannot be repeated cannot be debugged, and recomputed activations that differ
+    from the first ones give gradients of another function.
+
+    Legal freedoms: any bits, as long as they are the same ones; the sign of a zero counts.
+
+    If it fails: sums are added up in the order in which threads arrive (atomic additions into a
+    token's row), an algorithm is chosen by timing, or an uninitialised value takes part.
+    """
+    if not subject.conventions.deterministic:
+        raise NotOfferedError("declares deterministic=False")
+    call = ExpertCall.of(subject, inputs)
+    first = call.result()
+    backward = "experts_vjp" in subject.offered
+    gradients = call.gradients() if backward else None
+    call.rows(slice(None, None, 2)).result()
+    same = first.tobytes() == call.result().tobytes()
+    require(same, "experts gives other bits when it is called again")
+    if gradients is not None:
+        for name, old, new in zip(gradients._fields, gradients, call.gradients(), strict=True):
+            same = old.tobytes() == new.tobytes()
+            require(same, f"experts_vjp gives other bits of d_{name} when it is called again")
+
+
+@specification(
+    "DSP-CALLS", source="Eq. 11", needs=("experts",), examples=14, drawn=experts.in_a_row()
+)
+def test_dsp_calls(
+    subject: Subject, drawn: tuple[ExpertInputs, ExpertInputs, ExpertInputs]
+) -> None:
+    """Calls know nothing of each other: each is right, and its result stays as it was returned.
+
+    Three calls in a row, forward and backward: the second has the sizes of the first and other
+    values throughout, the third other sizes; then the first one once more. Every array that was
+    returned still has its bits at the end.
+
+    Hypotheses: those of DSP-DENSE and DSP-GRAD.
+
+    Proof: Eq. 11 is a function of its arguments.
+
+    Legal freedoms: those of DSP-DENSE and DSP-GRAD; plans, buffers and packed weights may be kept,
+    as long as no caller notices.
+
+    If it fails: a plan of the dispatch is cached by shape while the ids have changed, packed
+    weights by address while an optimiser has stepped, a buffer keeps rows from a larger call, or
+    the result is the implementation's own buffer, which the next call (the next layer, the next
+    micro-batch) overwrites.
+    """
+    calls = [ExpertCall.of(subject, inputs) for inputs in drawn]
+    backward = "experts_vjp" in subject.offered
+    expected = [call.expected() for call in calls]
+    expected_gradients = [call.expected_gradients() for call in calls] if backward else []
+    kept = []
+    for place in (0, 1, 2, 0):
+        within(subject, calls[place].result(), expected[place], f"experts, call {place + 1}")
+        kept.append(Kept.of_last_call(subject, f"the result of call {place + 1}"))
+        if backward:
+            gradients = calls[place].gradients()
+            kept.append(Kept.of_last_call(subject, f"the gradients of call {place + 1}"))
+            all_within(subject, gradients, expected_gradients[place], f", call {place + 1}")
+    for returned in kept:
+        returned.require_unchanged()
