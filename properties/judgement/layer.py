@@ -40,6 +40,7 @@ __all__ = [
     "legal_selections",
     "logit_ball",
     "on_arrays",
+    "score_balls",
     "with_shared_experts",
 ]
 
@@ -114,7 +115,7 @@ def legal_layer(
     x (…, D) and the parameters hold storage values, the selection bias routing values.
     """
     x_MD = x.reshape(-1, x.shape[-1])
-    s_MN, biased_MN = _score_balls(subject, x_MD, parameters)
+    s_MN, biased_MN = score_balls(subject, x_MD, parameters)
     chosen = legal_selections(biased_MN, config.top_k)
     weights_RK: Any = reference.combine_weights(
         s_MN[chosen.token],
@@ -241,7 +242,7 @@ def _alternatives(
 # Values ------------------------------------------------------------------------------------------
 
 
-def _score_balls(subject: Subject, x_MD: Array, parameters: LayerParameters) -> tuple[Any, Any]:
+def score_balls(subject: Subject, x_MD: Array, parameters: LayerParameters) -> tuple[Any, Any]:
     """Scores and biased scores (M, N), in the routing format."""
     routing = subject.routing_arithmetic()
     logits = logit_ball(subject, x_MD, parameters).under(routing)

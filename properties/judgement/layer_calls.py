@@ -51,6 +51,10 @@ class LayerCall:
         """What the implementation returns."""
         return subject.layer(self.x, self.parameters, config=self.config, training=self.training)
 
+    def gradients(self, subject: Subject, cotangent: Array) -> tuple[Array, LayerParameters]:
+        """The gradients (d_x, d_parameters) that it returns for a cotangent of the output."""
+        return subject.layer_vjp(self.x, self.parameters, cotangent, config=self.config)
+
     def legal(self, subject: Subject) -> LegalLayer:
         """What it may return."""
         return legal_layer(subject, self.x, self.parameters, self.config)

@@ -77,7 +77,8 @@ class Regime:
     """What a topic asks of its seeded cases; each field lists what is drawn from.
 
     Amplitudes of x are powers of ten from ``smallest`` to ``largest``; ``steps`` are distances of
-    neighbours among the biases, ``logits`` the size of logits; ``top_ks`` are cut to 1 … N.
+    neighbours among the biases, ``logits`` the size of logits; ``top_ks`` are cut to 1 … N, and
+    ``widest`` is the largest width.
     """
 
     smallest: int = -4
@@ -89,6 +90,7 @@ class Regime:
     steps: tuple[float, ...] = (0.125, 0.0, 0.015625, 1.0)
     logits: tuple[float, ...] = (1.0, 4.0)
     square: tuple[bool, ...] = (False, True)
+    widest: int = 12
     latent_fits: bool = False
     identity_norm: tuple[bool, ...] = (False, False, True)
 
@@ -173,15 +175,15 @@ def _seeded(draw: st.DrawFn, regime: Regime) -> LayerInputs:
     leading = draw(st.sampled_from(regime.leading))
     rng = np.random.default_rng(draw(seeds()))
     return LayerInputs(
-        x=laid_out(_tokens(rng, (*leading, sizes.model), pattern, amplitude), draw(layouts())),
-        parameters=_parameters(rng, sizes, pattern, gate_scale, step),
+        x=laid_out(tokens_of(rng, (*leading, sizes.model), pattern, amplitude), draw(layouts())),
+        parameters=parameters_of(rng, sizes, pattern, gate_scale, step),
         config=draw(_configs(sizes.top_k)),
         training=draw(st.booleans()),
         identity_norm=draw(st.sampled_from(regime.identity_norm)),
     )
 
 
-def _tokens(
+def tokens_of(
     rng: np.random.Generator, shape: Sequence[int], pattern: Pattern, amplitude: float
 ) -> Array:
     """Tokens of sizes up to ``amplitude``, zeros among the short ones."""
@@ -215,14 +217,15 @@ def _sizes(draw: st.DrawFn, regime: Regime) -> Sizes:
         width = draw(st.integers(2, 6))
         widths = [width] * 4
     else:
-        widths = draw(st.lists(st.integers(1, 12), min_size=4, max_size=4, unique=True))
+        every = st.integers(1, regime.widest)
+        widths = draw(st.lists(every, min_size=4, max_size=4, unique=True))
         if regime.latent_fits:
             widths[:2] = sorted(widths[:2], reverse=True)
     model, latent, hidden, shared_hidden = widths
     return Sizes(experts, top_k, model, latent, hidden, draw(st.integers(1, 3)), shared_hidden)
 
 
-def _parameters(
+def parameters_of(
     rng: np.random.Generator, sizes: Sizes, pattern: Pattern, gate_scale: float, step: float
 ) -> LayerParameters:
     """Random parameters; ``step`` is the distance of neighbours among the biases.

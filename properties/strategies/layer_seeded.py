@@ -1,0 +1,333 @@
+"""Layers that one uniform seed decides, so that every case is another one.
+
+The smallest seeds are the readable ones: few experts, short numbers, small widths. The parameters
+are made as those of :mod:`properties.strategies.layer`, of which this is the seeded face.
+
+Legend: M tokens, N routed experts, K top_k, D model width, L latent width, H hidden width of a
+routed expert, S shared experts, G hidden width of a shared expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from properties.protocol import Array, ExpertParameters, LayerConfig
+from properties.strategies.arrays import LAYOUTS, laid_out
+from properties.strategies.layer import (
+    ANY_RANK,
+    APART,
+    BETAS,
+    EPSILONS,
+    NO_TOKENS,
+    ROUTED_SCALES,
+    SEVERAL,
+    LayerInputs,
+    Regime,
+    Sizes,
+    parameters_of,
+    tokens_of,
+    unit_logits,
+)
+from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
+
+Choice = TypeVar("Choice")
+
+# Numbers of shared experts.
+SHARED = (1, 1, 2, 3)
+
+# Amplitudes of cotangents; training scales its loss.
+COTANGENTS = (1.0, 2.0**-12, 2.0**10)
+
+# Offsets next to which steps of 2^-12 vanish in bfloat16; 2^-12 is 64 times what float32 can tell.
+OFFSETS = (34.5, 0.75, -3.25)
+FINE_STEP = 2.0**-12
+
+# More terms of equal size than a running sum in bfloat16 can count, which is 256.
+LONG = 640
+
+__all__ = [
+    "GradientInputs",
+    "LongInputs",
+    "NanInputs",
+    "ScaleInputs",
+    "fine_biases",
+    "generic",
+    "gradients",
+    "long_sums",
+    "modes",
+    "routers",
+    "scales",
+    "sparse",
+    "wide",
+    "with_lost_tokens",
+]
+
+
+@dataclass(frozen=True)
+class GradientInputs:
+    """A layer and a cotangent of its output, of the shape of x."""
+
+    layer: LayerInputs
+    cotangent: Array
+
+
+@dataclass(frozen=True)
+class ScaleInputs:
+    """A layer and a signed power of two, at least 2 in size."""
+
+    layer: LayerInputs
+    factor: float
+
+
+@dataclass(frozen=True)
+class NanInputs:
+    """A layer, a cotangent, and which of the tokens (M,) of x (M, D) are lost: NaN or infinite."""
+
+    layer: LayerInputs
+    cotangent: Array
+    lost: Array
+    value: float
+
+
+@dataclass(frozen=True)
+class LongInputs:
+    """A layer with one width of ``LONG``, named by ``width``, and terms of one sign."""
+
+    layer: LayerInputs
+    width: str
+
+
+def gradients() -> st.SearchStrategy[GradientInputs]:
+    """Any layer, a third of them so small that eps decides, some without tokens."""
+
+    def seeded(seed: int) -> GradientInputs:
+        rng = np.random.default_rng(seed)
+        regime = (Regime(smallest=-1), Regime(smallest=-4, largest=-2), Regime())[seed % 3]
+        leading = NO_TOKENS if rng.random() < 0.06 else ANY_RANK
+        layer = _layer(
+            seed, rng, replace(regime, leading=leading, steps=(*APART, *APART, 0.015625, 0.0))
+        )
+        return GradientInputs(layer, _cotangent(rng, layer.x))
+
+    return uniform_seeds().map(seeded)
+
+
+def sparse() -> st.SearchStrategy[GradientInputs]:
+    """More experts than are chosen, whose choice is clear: biases far apart."""
+    regime = Regime(
+        smallest=-1, experts=(4, 5, 8, 11, 16), top_ks=(1, 2, 3), leading=SEVERAL, steps=APART
+    )
+
+    def seeded(seed: int) -> GradientInputs:
+        rng = np.random.default_rng(seed)
+        layer = _layer(seed, rng, regime)
+        return GradientInputs(layer, _cotangent(rng, layer.x))
+
+    return uniform_seeds().map(seeded)
+
+
+def generic() -> GradientInputs:
+    """Five tokens, three of eight experts each, every width its own: one instance.
+
+    The seed is one of those whose gradients stand out of the rounding of bfloat16.
+    """
+    rng = np.random.default_rng(298)
+    sizes = Sizes(experts=8, top_k=3, model=6, latent=4, hidden=5, shared=2, shared_hidden=3)
+    layer = LayerInputs(
+        x=tokens_of(rng, (5, sizes.model), "thin", 1.0),
+        parameters=parameters_of(rng, sizes, "thin", 1.0, APART[0]),
+        config=LayerConfig(sizes.top_k, routed_scale=2.5),
+        training=True,
+    )
+    return GradientInputs(layer, rng.standard_normal(layer.x.shape))
+
+
+def modes() -> st.SearchStrategy[LayerInputs]:
+    """Several tokens whose selection bias matters."""
+    return _layers(Regime(smallest=-1, experts=(3, 4, 5, 8, 16), leading=SEVERAL, steps=APART))
+
+
+def scales() -> st.SearchStrategy[ScaleInputs]:
+    """Amplitudes at which eps matters and at which it does not, and a norm that is one."""
+
+    def seeded(seed: int) -> ScaleInputs:
+        rng = np.random.default_rng(seed)
+        regime = Regime(smallest=-3, leading=SEVERAL, steps=APART, identity_norm=(False,))
+        factor = float(rng.choice([-1.0, 1.0]) * _one_of(rng, (2.0, 8.0, 64.0)))
+        return ScaleInputs(_layer(seed, rng, regime), factor)
+
+    return uniform_seeds().map(seeded)
+
+
+def routers() -> st.SearchStrategy[LayerInputs]:
+    """Logits alone: up to 257 experts, tokens behind any axes or none at all."""
+
+    def seeded(seed: int) -> LayerInputs:
+        rng = np.random.default_rng(seed)
+        leading = NO_TOKENS if rng.random() < 0.1 else ANY_RANK
+        experts = (257,) if rng.random() < 0.1 else (2, 3, 5, 8, 16, 1)
+        regime = Regime(experts=experts, leading=leading, square=(False, True, True), widest=40)
+        return _layer(seed, rng, regime)
+
+    return uniform_seeds().map(seeded)
+
+
+def fine_biases() -> st.SearchStrategy[LayerInputs]:
+    """Biases with a common offset and steps of 2^-12, next to logits of about 2^-10."""
+
+    def seeded(seed: int) -> LayerInputs:
+        rng = np.random.default_rng(seed)
+        regime = Regime(
+            smallest=-1,
+            largest=1,
+            patterns=("short", "thin"),
+            experts=(4, 5, 8, 16),
+            top_ks=(1, 2, 3),
+            leading=SEVERAL,
+            steps=(FINE_STEP,),
+            logits=(2.0**-10,),
+            identity_norm=(False,),
+        )
+        layer = _layer(seed, rng, regime)
+        bias = layer.parameters.e_score_correction_bias + _one_of(rng, OFFSETS)
+        return replace(layer, parameters=replace(layer.parameters, e_score_correction_bias=bias))
+
+    return uniform_seeds().map(seeded)
+
+
+def wide() -> st.SearchStrategy[LayerInputs]:
+    """More than 8 of more experts per token, and widths up to 48."""
+    regime = Regime(
+        patterns=("short", "thin", "thin"),
+        experts=(12, 17, 24, 33),
+        top_ks=(9, 10, 11),
+        leading=((2,), (3,), (5,)),
+        steps=APART,
+        widest=48,
+    )
+    return _layers(regime)
+
+
+def with_lost_tokens() -> st.SearchStrategy[NanInputs]:
+    """Several tokens, of which at least one is lost and at least one is not."""
+
+    def seeded(seed: int) -> NanInputs:
+        rng = np.random.default_rng(seed)
+        layer = _layer(seed, rng, Regime(smallest=-1, leading=SEVERAL, steps=APART))
+        tokens = len(layer.x)
+        lost = rng.random(tokens) < 0.4
+        lost[rng.permutation(tokens)[:2]] = [True, False]
+        value = float(_one_of(rng, (np.nan, np.inf)))
+        return NanInputs(layer, _cotangent(rng, layer.x), lost, value)
+
+    return uniform_seeds().map(seeded)
+
+
+def long_sums() -> st.SearchStrategy[LongInputs]:
+    """One width is 640 and every term of a sum has one sign, so that nothing cancels."""
+
+    def seeded(seed: int) -> LongInputs:
+        rng = np.random.default_rng(seed)
+        width = ("model", "latent", "hidden", "shared_hidden")[seed % 4]
+        sizes = replace(_sizes(rng, Regime(experts=(2, 3), top_ks=(1, 2))), **{width: LONG})
+        # Behind the norm an error that all of u shares cannot be seen.
+        identity = width == "hidden" or rng.random() < 0.3
+        return LongInputs(_positive(rng, sizes, identity), width)
+
+    return uniform_seeds().map(seeded)
+
+
+# Cases -------------------------------------------------------------------------------------------
+
+
+def _layers(regime: Regime) -> st.SearchStrategy[LayerInputs]:
+    return uniform_seeds().map(lambda seed: _layer(seed, np.random.default_rng(seed), regime))
+
+
+def _layer(seed: int, rng: np.random.Generator, regime: Regime) -> LayerInputs:
+    """One case of a regime; a readable one for the smallest seeds."""
+    if seed < READABLE_SEEDS:
+        regime = replace(regime, patterns=("short",), widest=min(regime.widest, 6))
+        regime = replace(regime, experts=regime.experts[:2], leading=regime.leading[:2])
+    sizes = _sizes(rng, regime)
+    pattern = _one_of(rng, regime.patterns)
+    amplitude = 10.0 ** int(rng.integers(regime.smallest, regime.largest + 1))
+    gate_scale = _one_of(rng, regime.logits) * unit_logits(amplitude)
+    shape = (*_one_of(rng, regime.leading), sizes.model)
+    x = tokens_of(rng, shape, pattern, amplitude)
+    return LayerInputs(
+        x=laid_out(x, _one_of(rng, LAYOUTS)),
+        parameters=parameters_of(rng, sizes, pattern, gate_scale, _one_of(rng, regime.steps)),
+        config=_config(rng, sizes.top_k),
+        training=bool(rng.integers(2)),
+        identity_norm=_one_of(rng, regime.identity_norm),
+    )
+
+
+def _one_of(rng: np.random.Generator, choices: Sequence[Choice]) -> Choice:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _config(rng: np.random.Generator, top_k: int) -> LayerConfig:
+    beta_gate, beta_up = _one_of(rng, BETAS)
+    return LayerConfig(
+        top_k, beta_gate, beta_up, _one_of(rng, EPSILONS), _one_of(rng, ROUTED_SCALES)
+    )
+
+
+def _sizes(rng: np.random.Generator, regime: Regime) -> Sizes:
+    """Four different widths, or, in a square case, one for all."""
+    experts = _one_of(rng, regime.experts)
+    top_k = min(experts, _one_of(rng, regime.top_ks))
+    widths = [int(width) + 1 for width in rng.permutation(regime.widest)[:4]]
+    if _one_of(rng, regime.square):
+        widths = [int(rng.integers(2, 7))] * 4
+    model, latent, hidden, shared_hidden = widths
+    return Sizes(experts, top_k, model, latent, hidden, _one_of(rng, SHARED), shared_hidden)
+
+
+def _cotangent(rng: np.random.Generator, x: Array) -> Array:
+    """Of one size for all tokens but the few that the loss leaves out."""
+    kept = rng.random((*x.shape[:-1], 1)) < 0.9
+    cotangent: Array = kept * _one_of(rng, COTANGENTS) * rng.standard_normal(x.shape)
+    return laid_out(cotangent, _one_of(rng, LAYOUTS))
+
+
+def _positive(rng: np.random.Generator, sizes: Sizes, identity_norm: bool) -> LayerInputs:
+    """Positive tokens and parameters of few digits, with rows that sum to about 1."""
+
+    def few(shape: Sequence[int]) -> Array:
+        choices: Array = rng.choice([0.75, 1.0, 1.25], tuple(shape))
+        return choices
+
+    def average(array: Array) -> Array:
+        return few(array.shape) * 2.0 ** -np.round(np.log2(array.shape[-1]))
+
+    made = parameters_of(rng, sizes, "short", 1.0, 1.0)
+
+    def averages(experts: ExpertParameters) -> ExpertParameters:
+        return ExpertParameters(
+            average(experts.gate_proj), average(experts.up_proj), average(experts.down_proj)
+        )
+
+    parameters = replace(
+        made,
+        gate_weight=average(made.gate_weight),
+        routed_expert_down_proj=average(made.routed_expert_down_proj),
+        experts=averages(made.experts),
+        routed_expert_norm=few(made.routed_expert_norm.shape),
+        routed_expert_up_proj=average(made.routed_expert_up_proj),
+        shared_experts=averages(made.shared_experts),
+    )
+    return LayerInputs(
+        x=few((2, sizes.model)),
+        parameters=parameters,
+        config=LayerConfig(sizes.top_k),
+        training=bool(rng.integers(2)),
+        identity_norm=identity_norm,
+    )
