@@ -155,11 +155,11 @@ def route_grouped(
     scores_MN = scores(logits_MN)
     with torch.no_grad():
         biased_MN = scores_MN + bias_N
-        biased_MGS = biased_MN.unflatten(-1, (num_groups, -1))
+        biased_MGS = biased_MN.view(-1, num_groups, num_experts // num_groups)
         groups_MT = biased_MGS.topk(2, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
         closed_MG = torch.ones_like(biased_MGS[..., 0], dtype=torch.bool)
         closed_MG.scatter_(-1, groups_MT, value=False)
-        biased_MN = biased_MGS.masked_fill(closed_MG.unsqueeze(-1), -torch.inf).flatten(-2)
+        biased_MN = biased_MGS.masked_fill(closed_MG.unsqueeze(-1), -torch.inf).flatten(1)
     return _weighed(scores_MN, biased_MN, top_k, candidates, epsilon, top1_renormalised)
 
 

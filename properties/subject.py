@@ -194,7 +194,7 @@ class Subject:
     def route_vjp(
         self, logits: Array, bias: Array, weights_cotangent: Array, *, top_k: int
     ) -> tuple[Array, Array]:
-        """Gradients of the combine weights with respect to logits and bias."""
+        """Gradients of the combine weights, (d_logits, d_bias); no d_bias at all reads as 0."""
         out = self._call(
             "route_vjp",
             logits=self.as_logits(logits),
@@ -206,7 +206,9 @@ class Subject:
         either = (self.routing_dtype, self.storage_dtype)
         return (
             checked_result("route_vjp: d_logits", d_logits, logits.shape, either),
-            checked_result("route_vjp: d_bias", d_bias, bias.shape, either),
+            np.zeros(bias.shape)
+            if d_bias is None
+            else checked_result("route_vjp: d_bias", d_bias, bias.shape, either),
         )
 
     def quantile_update(

@@ -14,20 +14,24 @@ import reference_numpy as reference
 from properties.checks import require, within
 from properties.errors import NotOfferedError
 from properties.judgement.routing import (
+    Scored,
     cutoff_ball,
+    float32_or_better,
     on_grid,
     require_agreement,
     require_ids,
     require_same_cutoff,
+    require_same_routing,
     require_selection,
     require_weights,
     scored,
+    tokens,
     total_ball,
     weighed,
 )
 from properties.protocol import Array
 from properties.registry import specification
-from properties.rounding import Arithmetic, Ball
+from properties.rounding import Ball
 from properties.strategies import routing
 from properties.strategies.arrays import seeds
 from properties.strategies.routing import RoutingInputs
@@ -86,18 +90,12 @@ def test_rtr_scores(subject: Subject, near: RoutingInputs, faint: RoutingInputs)
     softmax in place of sigmoid, and a sigmoid by tanh, whose small scores are multiples of 2^-24,
     do this and still choose right on random inputs at most tokens.
     """
-    arithmetic = _float32_or_better(subject.routing_arithmetic())
+    arithmetic = float32_or_better(subject.routing_arithmetic())
     for inputs in (near, faint):
         logits, bias = on_grid(subject, inputs)
         routed = subject.route(logits, bias, top_k=inputs.top_k)
         biased = scored(subject, logits, bias, arithmetic=arithmetic).biased
         require_selection(subject, routed, biased, "selection in float32")
-
-
-def _float32_or_better(arithmetic: Arithmetic) -> Arithmetic:
-    float32 = Arithmetic("float32", "float32", "float32")
-    coarser = arithmetic.computed.roundoff > float32.computed.roundoff
-    return float32 if coarser else arithmetic
 
 
 @specification(
@@ -301,23 +299,12 @@ def test_rtr_token(subject: Subject, inputs: RoutingInputs, seed: int) -> None:
     for rows in (order, *(np.array([row]) for row in _telling_rows(len(logits)))):
         routed = subject.route(logits[rows], bias, top_k=inputs.top_k)
         what = "in another order" if rows is order else "alone"
-        require_selection(subject, routed, whole.biased[rows], f"selection {what}")
-        part = _tokens(batch, rows)
-        require_agreement(subject, routed, part, whole.scores[rows], f"weight {what}")
-        if inputs.top_k < len(bias):
-            radius = 2.0 * cutoff_ball(whole.biased[rows], inputs.top_k).radius
-            require_same_cutoff(subject, routed.cutoff, part.cutoff, radius, f"cutoff {what}")
+        known = Scored(whole.scores[rows], whole.biased[rows])
+        require_same_routing(subject, routed, tokens(batch, rows), known, inputs.top_k, what)
 
 
-def _telling_rows(tokens: int) -> list[int]:
-    return sorted({row for row in (0, 15, 16, 32, tokens // 2, tokens - 1) if row < tokens})
-
-
-def _tokens(routed: Routed, rows: Array) -> Routed:
-    cutoff = None if routed.cutoff is None else routed.cutoff[rows]
-    return routed._replace(
-        expert_ids=routed.expert_ids[rows], weights=routed.weights[rows], cutoff=cutoff
-    )
+def _telling_rows(count: int) -> list[int]:
+    return sorted({row for row in (0, 15, 16, 32, count // 2, count - 1) if row < count})
 
 
 @specification("RTR-TIES", source="Eq. 13", needs=("route",), examples=120, inputs=routing.tied())

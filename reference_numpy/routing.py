@@ -137,7 +137,8 @@ def group_scores(biased_MN: Array, num_groups: int) -> Array:
         )
     size = num_experts // num_groups
     ascending_MGS = np.sort(np.reshape(biased_MN, (num_tokens, num_groups, size)), axis=2)
-    return ascending_MGS[:, :, -1] + ascending_MGS[:, :, -2]
+    totals_MG: Array = ascending_MGS[:, :, -1] + ascending_MGS[:, :, -2]
+    return totals_MG
 
 
 def grouped(biased_MN: Array, *, num_groups: int, top_groups: int) -> Array:

@@ -17,26 +17,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import reference_numpy as reference
-from properties.checks import note_ratio, within
+from properties.checks import note_ratio, unknown, within
 from properties.errors import ViolationError
 from properties.protocol import Array
 from properties.rounding import Arithmetic, Ball
 from properties.strategies.arrays import laid_out
-from properties.strategies.routing import RoutingInputs
+from properties.strategies.routing import Margin, Parting, RoutingInputs
 from properties.subject import Routed, Subject
 
 __all__ = [
     "Scored",
     "cutoff_ball",
+    "float32_or_better",
     "on_grid",
     "renormalised",
     "require_agreement",
     "require_ids",
+    "require_margin",
     "require_same_cutoff",
+    "require_same_routing",
     "require_selection",
     "require_weights",
     "same_experts",
     "scored",
+    "tokens",
     "total_ball",
     "weighed",
     "weights_ball",
@@ -53,16 +57,58 @@ class Scored(NamedTuple):
 def on_grid(subject: Subject, inputs: RoutingInputs) -> tuple[Array, Array]:
     """Logits in the storage format and the bias in the routing format, as float64.
 
-    Formats that end below a drawn logit are given half their largest number instead.
+    Formats that end below a drawn number are given half their largest one instead; infinities stay.
     """
     formats = (subject.arithmetic.stored, subject.routing_arithmetic().computed)
     largest = min(number.largest for number in formats) / 2
-    logits = subject.round_to_storage(np.clip(inputs.logits, -largest, largest))
-    logits = subject.round_to_routing(logits)
-    bias = inputs.bias
+    logits, bias = (
+        np.where(np.isfinite(drawn), np.clip(drawn, -largest, largest), drawn)
+        for drawn in (inputs.logits, inputs.bias)
+    )
+    logits = subject.round_to_routing(subject.round_to_storage(logits))
     if inputs.level is not None and len(logits):
         bias = bias + (inputs.level - _choosing(subject, logits[0], reference.scores(logits[0])))
-    return laid_out(logits, inputs.layout), subject.round_to_routing(bias)
+    bias = subject.round_to_routing(bias)
+    if inputs.parting is not None:
+        bias = _parted(subject, logits, bias, inputs.parting)
+    return laid_out(logits, inputs.layout), bias
+
+
+def _parted(subject: Subject, logits: Array, bias: Array, parting: Parting) -> Array:
+    """The bias that puts ``left`` as far below ``kept`` as the margin asks, at every token.
+
+    Both have the same logit at a token, so their biased scores differ as their biases do.
+    """
+    level = bias[parting.kept]
+    lower = bias.copy()
+    lower[parting.left] = level
+    if parting.margin != "exact":
+        nearest = lower[parting.left] = _next_below(subject, level)
+        biased = scored(subject, logits, lower).biased
+        reach = biased.radius[:, parting.kept] + biased.radius[:, parting.left]
+        gap = 0.75 * reach.min()
+        if parting.margin == "clear":
+            gap = max(2.0 * reach.max(), min(parting.factor * reach.max(), 4.0))
+        lower[parting.left] = min(float(subject.round_to_routing(level - gap)), nearest)
+    return lower
+
+
+def _next_below(subject: Subject, value: float) -> float:
+    """A neighbour of the value in the routing format, below it."""
+    step = max(abs(value), 1.0) * subject.routing_arithmetic().computed.roundoff
+    below = subject.round_to_routing(np.array([value - step, value - 2.0 * step]))
+    return float(below[below < value][0])
+
+
+def require_margin(subject: Subject, biased_MN: Any, top_k: int, margin: Margin) -> None:
+    """Mark the case as undecided unless all tokens have that margin at their cutoff."""
+    order = reference.top_k_ids(biased_MN.value, top_k + 1)[:, -2:]
+    value = np.take_along_axis(biased_MN.value, order, axis=1)
+    reach = np.take_along_axis(biased_MN.radius, order, axis=1).sum(axis=1)
+    gap = value[:, 0] - value[:, 1]
+    found = np.where(gap == 0.0, "exact", np.where(gap > reach, "clear", "inside"))
+    if (found != margin).any():
+        unknown(subject, f"no margin of the class {margin!r} in these formats")
 
 
 def scored(
@@ -86,6 +132,13 @@ def scored(
 
 def _choosing(subject: Subject, logits: Any, scores: Any) -> Any:
     return scores if subject.conventions.score_domain == "sigmoid" else logits
+
+
+def float32_or_better(arithmetic: Arithmetic) -> Arithmetic:
+    """The declared formats of routing, but float32 in place of coarser ones."""
+    float32 = Arithmetic("float32", "float32", "float32")
+    coarser = arithmetic.computed.roundoff > float32.computed.roundoff
+    return float32 if coarser else arithmetic
 
 
 def renormalised(subject: Subject, top_k: int) -> bool:
@@ -163,9 +216,13 @@ def weights_ball(subject: Subject, scores_MN: Any, routed: Routed) -> Any:
 
 
 def weighed(subject: Subject, scores_MN: Any, routed: Routed) -> Array:
-    """The tokens (M,) that have weights: with a declared epsilon of 0, S may be 0, and p 0/0."""
+    """The tokens (M,) that have weights: with a declared epsilon of 0, S may be 0, and p 0/0.
+
+    Where S may be subnormal it may be read as 0.
+    """
     chosen: Any = np.take_along_axis(scores_MN, routed.expert_ids, axis=1)
-    certain: Array = (chosen.value - chosen.radius).sum(axis=1) > 0.0
+    least = 2.0 * subject.routing_arithmetic().computed.smallest_normal
+    certain: Array = (chosen.value - chosen.radius).sum(axis=1) > least
     divided = renormalised(subject, routed.expert_ids.shape[1])
     return certain | (not divided or subject.conventions.weight_epsilon > 0.0)
 
@@ -233,6 +290,30 @@ def require_agreement(
     radius = weights_ball(subject, scores_MN[rows], one).radius
     radius = radius + weights_ball(subject, scores_MN[rows], other).radius
     within(subject, one.weights, Ball(other.weights, radius, scores_MN.arithmetic), what)
+
+
+def require_same_routing(
+    subject: Subject, first: Routed, second: Routed, known: Scored, top_k: int, what: str
+) -> None:
+    """Require both routings of the same tokens to be legal, and to agree.
+
+    Weights by expert agree up to both radii where the sets are the same, and so do cutoffs.
+    ``known`` are the scores of these tokens.
+    """
+    for routed in (first, second):
+        require_selection(subject, routed, known.biased, f"selection {what}")
+    require_agreement(subject, first, second, known.scores, f"weight {what}")
+    if top_k < known.biased.shape[1]:
+        radius = 2.0 * cutoff_ball(known.biased, top_k).radius
+        require_same_cutoff(subject, first.cutoff, second.cutoff, radius, f"cutoff {what}")
+
+
+def tokens(routed: Routed, rows: Array) -> Routed:
+    """The routing of some of the tokens, or of all in another order."""
+    cutoff = None if routed.cutoff is None else routed.cutoff[rows]
+    return routed._replace(
+        expert_ids=routed.expert_ids[rows], weights=routed.weights[rows], cutoff=cutoff
+    )
 
 
 def require_same_cutoff(

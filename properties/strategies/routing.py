@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from hypothesis import strategies as st
 
 from properties.protocol import Array
-from properties.strategies.arrays import Layout, layouts, readable_floats, seeds
+from properties.strategies.arrays import LAYOUTS, Layout, layouts, readable_floats, seeds
 
-EXPERTS = (2, 3, 1, 5, 16, 17, 64, 255, 256, 257, 512, 896)
-TOKENS = (1, 0, 15, 16, 17, 33, 257)
-TOP_KS = (1, 2, 3, 8, 16)
+_Choice = TypeVar("_Choice")
+
+EXPERTS = (2, 3, 1, 5, 8, 16, 17, 32, 64, 128, 255, 256, 257, 384, 512, 896)
+TOKENS = (1, 0, 15, 16, 17, 33, 257, 515)
+TOP_KS = (1, 2, 3, 6, 8, 9, 10, 12, 16, 22, 24)
 SHIFTS = (1.0, -1.0, 0.25, 8.0, -8.0, 34.5, 100.0, -100.0)
 
 # The largest case keeps the time of a lane: 257 tokens meet up to 257 experts.
@@ -65,12 +68,33 @@ BIAS_PATTERNS = (*BIASES, "hundreds", "walled")
 GAPS = (2.0**-9, 2.0**-12, 2.0**-18, 2.0**-21, 2.0**-23, 2.0**-30, 2.0**-50)
 
 
+Margin = Literal["clear", "inside", "exact"]
+
+MARGINS: tuple[Margin, ...] = get_args(Margin)
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The margin at every token's cutoff, between its K-th expert ``kept`` and the next, ``left``.
+
+    "clear": their biased scores lie further apart than both radii, ``factor`` times as far where
+    the format allows; "inside": apart, but within the radii; "exact": tied. How far that is depends
+    on the declared formats, so the bias of ``left`` is found when those are known.
+    """
+
+    margin: Margin
+    kept: int
+    left: int
+    factor: float
+
+
 @dataclass(frozen=True)
 class RoutingInputs:
     """Logits (M, N), a selection bias (N,), top_k, and how the logits lie in memory.
 
     With a ``level``, the bias of expert j is counted from where its biased score for the first
     token is that level: a bias of zeros then ties all experts, as far as a format can tell.
+    With a ``parting``, all tokens have that margin at their cutoff.
     """
 
     logits: Array
@@ -78,6 +102,7 @@ class RoutingInputs:
     top_k: int
     layout: Layout = "contiguous"
     level: float | None = None
+    parting: Parting | None = None
 
 
 def inputs(*, all_experts: bool = True, fewest: int = 2) -> st.SearchStrategy[RoutingInputs]:
@@ -187,10 +212,24 @@ def _seeded(draw: st.DrawFn, all_experts: bool, fewest: int) -> RoutingInputs:
 def _patterned(draw: st.DrawFn, tokens: int, num_experts: int, all_experts: bool) -> RoutingInputs:
     top_k = draw(top_ks(num_experts, all_experts))
     rng = np.random.default_rng(draw(seeds()))
-    logits = _logits(draw(st.sampled_from(LOGIT_PATTERNS)), rng, (tokens, num_experts))
-    bias = _bias(draw(st.sampled_from(BIAS_PATTERNS)), rng, num_experts, top_k)
+    logits = logits_of(draw(st.sampled_from(LOGIT_PATTERNS)), rng, (tokens, num_experts))
+    bias = bias_of(draw(st.sampled_from(BIAS_PATTERNS)), rng, num_experts, top_k)
     digits = draw(st.sampled_from([5, 17]))  # failures shrink to the shorter numbers
     return RoutingInputs(logits.round(digits), bias.round(digits), top_k, draw(layouts()))
+
+
+def any_inputs(
+    rng: np.random.Generator, tokens: int, num_experts: int, top_k: int, digits: int = 17
+) -> RoutingInputs:
+    """Any pattern of logits and of biases, and any layout."""
+    logits = logits_of(chosen(rng, LOGIT_PATTERNS), rng, (tokens, num_experts))
+    bias = bias_of(chosen(rng, BIAS_PATTERNS), rng, num_experts, top_k)
+    return RoutingInputs(logits.round(digits), bias.round(digits), top_k, chosen(rng, LAYOUTS))
+
+
+def chosen(rng: np.random.Generator, choices: Sequence[_Choice]) -> _Choice:
+    """One of them, each equally often."""
+    return choices[int(rng.integers(len(choices)))]
 
 
 def _eighths(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
@@ -198,7 +237,8 @@ def _eighths(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     return rng.integers(-32, 33, shape) / 8.0
 
 
-def _logits(pattern: str, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+def logits_of(pattern: str, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Logits (M, N) of one of LOGIT_PATTERNS."""
     if pattern == "special":
         return rng.choice(SPECIAL_LOGITS, shape)
     if pattern == "tied":
@@ -208,7 +248,8 @@ def _logits(pattern: str, rng: np.random.Generator, shape: tuple[int, int]) -> A
     return NORMAL_LOGITS[pattern] * rng.standard_normal(shape)
 
 
-def _bias(pattern: str, rng: np.random.Generator, num_experts: int, top_k: int) -> Array:
+def bias_of(pattern: str, rng: np.random.Generator, num_experts: int, top_k: int) -> Array:
+    """A bias (N,) of one of BIAS_PATTERNS."""
     noise = rng.standard_normal(num_experts)
     if pattern == "hundreds":
         return rng.choice([-100.0, 100.0], num_experts) + 0.1 * noise

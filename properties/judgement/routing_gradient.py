@@ -1,0 +1,83 @@
+"""What the gradient of the combine weights may be, at the experts that were chosen.
+
+Legend: M tokens, N routed experts, K top_k; s = sigmoid(logits).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import reference_numpy as reference
+from properties.checks import within
+from properties.errors import ViolationError
+from properties.judgement.routing import renormalised, scored, weighed
+from properties.protocol import Array
+from properties.rounding import Ball
+from properties.subject import Routed, Subject
+
+__all__ = ["gradient_ball", "held", "require_gradient", "require_no_gradient"]
+
+
+def held(subject: Subject, cotangent: Array) -> Array:
+    """The nearest cotangent that storage and routing formats both hold."""
+    return subject.round_to_routing(subject.round_to_storage(cotangent))
+
+
+def gradient_ball(subject: Subject, logits: Array, routed: Routed, cotangent: Array) -> Any:
+    """d_logits (M, N) of sum(cotangent * weights) for the ids of ``routed``.
+
+    Exactly 0 at every other expert. The result may have been rounded to storage once: an adapter
+    may cast the logits to it, as they are representable there.
+    """
+    arithmetic = subject.routing_arithmetic(subject.precision.storage)
+    logits_ball: Any = Ball.exact(logits, arithmetic)
+    gradient: Any = reference.weights_vjp(
+        logits_ball,
+        routed.expert_ids,
+        Ball.exact(cotangent, arithmetic),  # type: ignore[arg-type]
+        epsilon=subject.conventions.weight_epsilon,
+        renormalise=renormalised(subject, routed.expert_ids.shape[1]),
+        complement_MN=_complement(logits_ball),
+    )
+    return reference.stored(gradient)
+
+
+def _complement(logits: Any) -> Any:
+    """1 - s, whether computed as sigmoid(-z) or as the difference, which cancels for large z.
+
+    The derivative of a sigmoid is usually taken from its output, as s (1 - s).
+    """
+    direct: Any = reference.scores(-logits)
+    difference: Any = 1.0 - reference.scores(logits)
+    apart = np.abs(direct.value - difference.value) * (1.0 + 2.0**-50)
+    return Ball(
+        direct.value, np.maximum(direct.radius, apart + difference.radius), logits.arithmetic
+    )
+
+
+def require_gradient(
+    subject: Subject, logits: Array, routed: Routed, cotangent: Array, d_logits: Array, what: str
+) -> Any:
+    """Require the gradient that follows from the implementation's own ids; return its ball.
+
+    Tokens that have no weights, as 0/0, are left out.
+    """
+    require_no_gradient(routed, d_logits, what)
+    rows = weighed(subject, scored(subject, logits, np.zeros(logits.shape[1])).scores, routed)
+    expected = gradient_ball(subject, logits, routed, cotangent)
+    within(subject, d_logits[rows], expected[rows], what)
+    return expected
+
+
+def require_no_gradient(routed: Routed, d_logits: Array, what: str) -> None:
+    """Require a gradient of exactly 0 at all experts that were not chosen."""
+    elsewhere = d_logits != 0.0
+    np.put_along_axis(elsewhere, routed.expert_ids, False, axis=1)
+    if elsewhere.any():
+        token, expert = np.argwhere(elsewhere)[0]
+        raise ViolationError(
+            f"{what}: token {token} was not sent to expert {expert}, "
+            f"but its logit there has the gradient {d_logits[token, expert]!s}, not 0"
+        )

@@ -1,0 +1,85 @@
+"""Is a group-limited routing legal? Groups are judged by their scores, like experts.
+
+A group that certainly is, or certainly is not, among the best decides what an expert of it may do;
+of groups that nearly tie, either may be open. What is asked is necessary for every set of open
+groups, and sufficient where that set is certain.
+
+Legend: M tokens, N routed experts, K top_k, G groups, T groups that a token may choose from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from properties.errors import ViolationError
+from properties.judgement.routing import require_ids, require_selection
+from properties.protocol import Array
+from properties.rounding import Ball
+from properties.subject import Routed, Subject
+
+__all__ = ["OpenGroups", "group_totals", "open_groups", "require_grouped_selection"]
+
+
+class OpenGroups(NamedTuple):
+    """Which groups (M, G) are certainly, and which possibly, among each token's best."""
+
+    certain: Array
+    possible: Array
+
+
+def group_totals(biased_MN: Any, num_groups: int) -> Any:
+    """The sum (M, G) of each group's two best biased scores, as a ball.
+
+    No order statistic moves further than its terms do.
+    """
+    shape = (len(biased_MN.value), num_groups, -1)
+    value, radius = biased_MN.value.reshape(shape), biased_MN.radius.reshape(shape)
+    middle, low, high = (np.sort(x, axis=2) for x in (value, value - radius, value + radius))
+    spread = np.maximum(high - middle, middle - low)
+    ordered: Any = Ball(middle, spread, biased_MN.arithmetic)
+    return ordered[:, :, -1] + ordered[:, :, -2]
+
+
+def open_groups(totals_MG: Any, top_groups: int) -> OpenGroups:
+    """A group is certainly open if fewer than T others can reach it, and closed if T surpass it."""
+    low, high = totals_MG.value - totals_MG.radius, totals_MG.value + totals_MG.radius
+    others = ~np.eye(low.shape[1], dtype=bool)
+    reaching = ((high[:, None, :] >= low[:, :, None]) & others).sum(axis=2)
+    surpassing = (low[:, None, :] > high[:, :, None]).sum(axis=2)
+    return OpenGroups(reaching < top_groups, surpassing < top_groups)
+
+
+def require_grouped_selection(
+    subject: Subject, routed: Routed, biased_MN: Any, groups: OpenGroups, top_groups: int
+) -> Any:
+    """Require at most T groups per token, all of them possible, and a top-k among their experts.
+
+    Returns the biased scores with -inf outside the groups that are certain or were used.
+    """
+    num_experts, num_groups = biased_MN.shape[1], groups.certain.shape[1]
+    require_ids(routed, num_experts)
+    used = np.zeros(groups.certain.shape, dtype=bool)
+    np.put_along_axis(used, routed.expert_ids // (num_experts // num_groups), True, axis=1)
+    closed = used & ~groups.possible
+    if closed.any():
+        token, group = np.argwhere(closed)[0]
+        raise ViolationError(
+            f"token {token} is sent to group {group}, which {top_groups} others surpass"
+        )
+    needed = used | groups.certain
+    if (needed.sum(axis=1) > top_groups).any():
+        token = int(np.argmax(needed.sum(axis=1)))
+        raise ViolationError(
+            f"token {token} is sent to the groups {np.flatnonzero(used[token]).tolist()}, but "
+            f"its {top_groups} best include {np.flatnonzero(groups.certain[token]).tolist()}"
+        )
+    candidates = np.repeat(needed, num_experts // num_groups, axis=1)
+    limited: Any = Ball(
+        np.where(candidates, biased_MN.value, -np.inf),
+        np.where(candidates, biased_MN.radius, 0.0),
+        biased_MN.arithmetic,
+    )
+    require_selection(subject, routed, limited, "selection in the groups")
+    return limited

@@ -1,0 +1,92 @@
+"""Sizes at which routers change: the widths of warps and ids, and more tokens than one grid holds.
+
+Legend: M tokens, N routed experts, K top_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from properties.protocol import Array
+from properties.strategies.optimality import uniform_seeds
+from properties.strategies.routing import RoutingInputs, any_inputs, chosen
+from properties.strategies.routing_margins import margin_inputs
+from properties.strategies.shapes import SEEDS
+
+__all__ = ["RelabelledInputs", "laid_out_anyhow", "large", "relabelled"]
+
+# 8 bits end at 255 ids, and 8 bits with a sign at 127.
+EXPERTS = (2, 3, 5, 8, 17, 32, 128, 255, 256, 257, 384, 512, 896)
+TOKENS = (1, 2, 3, 9, 17)
+TOP_KS = (1, 2, 3, 6, 8, 9, 10, 12, 16, 22, 24)
+
+# (M, N, K), the fewest tokens first. More than 512 of them, few a multiple of 8; M K and M N on
+# either side of what 15 and 16 bits count; and one token more than a grid has rows.
+LARGE = (
+    (513, 8, 6),
+    (515, 128, 9),
+    (520, 32, 10),
+    (777, 128, 22),
+    (1025, 3, 2),
+    (1031, 32, 32),
+    (1031, 64, 24),
+    (1366, 24, 24),
+    (2049, 32, 16),
+    (4099, 8, 8),
+    (4099, 16, 12),
+    (8197, 5, 1),
+    (32771, 2, 1),
+    (65537, 2, 1),
+)
+
+# Cases with a stated margin, among those with relabelled experts.
+MARGIN_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class RelabelledInputs:
+    """Inputs, and the relabelling: the expert with the new id j had the id ``order[j]``."""
+
+    routing: RoutingInputs
+    order: Array
+
+
+def relabelled() -> st.SearchStrategy[RelabelledInputs]:
+    """Any class of scores, and a permutation of the experts: any, a rotation, or the reversal."""
+
+    def seeded(seed: int) -> RelabelledInputs:
+        rng = np.random.default_rng([seed, 1])
+        inputs = _of_any_class(seed, rng)
+        n = len(inputs.bias)
+        order = chosen(
+            rng, (rng.permutation(n), np.roll(np.arange(n), 1), np.arange(n)[::-1].copy())
+        )
+        return RelabelledInputs(inputs, order)
+
+    return uniform_seeds().map(seeded)
+
+
+def laid_out_anyhow() -> st.SearchStrategy[RoutingInputs]:
+    """Any class of scores; whoever takes them lays them out."""
+    return uniform_seeds().map(lambda seed: _of_any_class(seed, np.random.default_rng([seed, 2])))
+
+
+def large() -> st.SearchStrategy[RoutingInputs]:
+    """Many tokens."""
+
+    def seeded(seed: int) -> RoutingInputs:
+        m, n, top_k = LARGE[seed * len(LARGE) // SEEDS]
+        return any_inputs(np.random.default_rng(seed), m, n, top_k)
+
+    return uniform_seeds().map(seeded)
+
+
+def _of_any_class(seed: int, rng: np.random.Generator) -> RoutingInputs:
+    if rng.random() < MARGIN_SHARE:
+        return margin_inputs(seed)
+    n = EXPERTS[seed * len(EXPERTS) // SEEDS]
+    top_k = min(n, chosen(rng, (*TOP_KS, n)) if n < 100 else chosen(rng, TOP_KS))
+    return any_inputs(rng, chosen(rng, TOKENS), n, top_k, digits=5 if rng.random() < 0.5 else 17)
