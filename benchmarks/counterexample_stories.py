@@ -203,8 +203,9 @@ tokens, one per rank, cannot show it: the linear median of two is their mean.
 LEMMA = """
 ## Why nothing smaller jams
 
-Take multipliers at which a round changes nothing (a round that adds a constant other than 0 to
-all of beta proves its routing optimal, ties or not). They are optimal exactly if the tight edges
+Take multipliers at which a round changes nothing. (For an integer load a round that adds a
+constant other than 0 to all of beta proves its routing optimal, ties or not; for a fractional one
+the ceil(q)-th statistic adds no other.) They are optimal exactly if the tight edges
 can carry all demands, an x between 0 and 1 on each. By max-flow and min-cut they cannot exactly
 if for some tokens A and experts B
 

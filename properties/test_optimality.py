@@ -110,7 +110,7 @@ def test_opt_step(subject: Subject, inputs: DualInputs) -> None:
     f(a) = k a + sum_j max(0, s_ij - beta_j - a). Its subdifferential [k - #{s - beta >= a},
     k - #{s - beta > a}] contains 0 exactly if #{>} <= k <= #{>=}: between the (k+1)-th and the k-th
     largest. For experts read q for k and columns for rows. A fractional q is no count, so 0 is
-    passed inside a jump, at the ceil(q)-th largest; every other rule leaves the minimiser.
+    passed inside a jump, at the ceil(q)-th largest; other rules can leave the minimiser.
 
     How it is checked: f is convex, linear between its breakpoints s_ij - beta_j, and grows at both
     ends, so the point is compared with every breakpoint, in rationals. Integer scores leave no

@@ -104,7 +104,7 @@ def test_opt_average(subject: Subject, inputs: DriftInputs) -> None:
     by at most R, so T maps the compact convex set {spread <= R}, modulo constants, into itself;
     Brouwer gives T beta* = beta* + c*, and c* = c by OPT-DRIFT. The averages of a non-expansive map
     in any norm satisfy |x_t - T x_t| <= 2 |x_0 - x*| / sqrt(pi t / 4) (Baillon and Bruck; the
-    constant is the best possible), and here |x_0 - x*| <= R. So after t > 16 R^2 / (pi c^2) rounds
+    1996), and here |x_0 - x*| <= R. So after t > 16 R^2 / (pi c^2) rounds
     the increment's spread is below c; its largest entry is at least c, so all are positive. And if
     T beta >= beta + d, then T((beta + T beta)/2) >= T beta + d/2 >= (beta + T beta)/2 + d.
 

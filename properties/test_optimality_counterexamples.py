@@ -99,7 +99,8 @@ def test_opt_fraction(subject: Subject) -> None:
     |B| = 2, |A'| = |B'| = 1 is the least; there k = 1 fails, as d(B) = 4/3. "k" needs
     |A'| |B'| > |A'|: 2 x 3. An interior cutoff needs both, 2 x 4 at least; there q = 1/2 or 3/2,
     d(B) >= 1, and 2 > 1 + d(B) is false. So 2 x 5 comes first. For other statistics 2 x 3, k = 1 is
-    the first fractional shape. The scores: by exhausting generic normal forms of these shapes.
+    the first fractional shape of two tokens. The scores: by exhausting generic normal forms of
+    these shapes.
 
     How it is checked: as OPT-TIES is, with x in multiples of 1/g, g the denominator of q.
 

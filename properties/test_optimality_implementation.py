@@ -45,7 +45,10 @@ def test_opt_impl(subject: Subject, inputs: BatchInputs) -> None:
     claim of OPT-REACH: if not, unknown; near-ties cost the q-th statistic about 1/eps rounds.
 
     Legal freedoms: any point of the interval that ``expert_rank`` allows, any constant added to b,
-    and, with an interior statistic, any cutoff between the k-th and (k+1)-th biased score.
+    and, with an interior statistic, a cutoff strictly between the k-th and (k+1)-th biased score or
+    at the same end for all tokens. Mixed ends lose the theorem: tokens 1 and 2 at the k-th, the
+    others at the (k+1)-th and midpoints rest at D = 12, LP* = 11, for k = 1 and the generic
+    s = [[0,-1],[0,-2],[4,0],[8,0],[-16,0],[-32,0]].
 
     Reported, over all batches: the rule, i.e. the pair of cutoff and statistic, of the sixteen with
     names, that agrees with the first four updates of every batch, or that none does; how often it

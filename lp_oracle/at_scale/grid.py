@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -83,6 +83,13 @@ def deciding_range(scores_MN: Array, top_k: int) -> Range | None:
     return Range(low - room, high + room)
 
 
+def fits_float64(scores_MN: Array) -> bool:
+    """Whether float64 holds these numbers; not so for large integers, rationals, long doubles."""
+    if scores_MN.dtype.kind in "iub":
+        return max(abs(int(scores_MN.max())), abs(int(scores_MN.min()))) <= 2**53
+    return scores_MN.dtype.kind == "f" and scores_MN.dtype.itemsize <= 8
+
+
 def score_grid(
     scores_MN: Array, bits: int = SCORE_BITS, deciding: Range | None = None
 ) -> ScoreGrid:
@@ -110,7 +117,7 @@ def _rational_grid(rationals_MN: Array, bits: int) -> ScoreGrid:
     levels = [int(value * common) for value in values]
     shift = bits - max(abs(level) for level in levels).bit_length()
     if shift < 0:
-        return _float_grid(rationals_MN.astype(np.float64), bits)
+        return replace(_float_grid(rationals_MN.astype(np.float64), bits), is_exact=False)
     levels_MN = np.array(levels, dtype=np.int64).reshape(rationals_MN.shape) << shift
     return ScoreGrid(levels_MN, -shift, common, True)
 
@@ -120,7 +127,7 @@ def _float_grid(scores_MN: Array, bits: int, deciding: Range | None = None) -> S
     size = max(abs(low), abs(high))
     exponent = math.frexp(size)[1] - bits
     levels_MN = np.empty(scores_MN.shape, dtype=np.int64)
-    is_exact = True
+    is_exact = fits_float64(scores_MN)
     for block in token_blocks(*scores_MN.shape):
         values = scores_MN[block].astype(np.float64)
         levels = np.rint(np.ldexp(values.clip(low, high), -exponent))

@@ -26,6 +26,7 @@ from lp_oracle.at_scale.grid import (
     Range,
     ScoreGrid,
     deciding_range,
+    fits_float64,
     score_grid,
     token_blocks,
 )
@@ -88,8 +89,9 @@ def certified_optimum(
 ) -> CertifiedOptimum:
     """The optimum of max sum s x over rows of sum k, columns of sum m k / n, 0 <= x <= 1.
 
-    ``scores`` (M, N) of any real dtype, for any top_k in 1..N and any ties; memory is proportional
-    to them, about 25 bytes per score. ``progress`` is told in words how far it is. Raises what
+    ``scores`` (M, N) of any real dtype, for any top_k in 1..N and any ties; numbers that float64
+    cannot hold are rounded, which ``gap`` includes, and never proved exactly. Memory is
+    proportional to the scores, about 25 bytes each. ``progress`` is told in words how far it is. Raises what
     ``AssignmentProblem`` raises, and ValueError beyond 2^31 units of 1/g.
     """
     raw = _checked(scores)
@@ -167,9 +169,9 @@ def _verified(raw: Array, grid: ScoreGrid, solved: Augmentation) -> CertifiedOpt
     _require_feasible(x_MN, solved.top_k, solved.parts)
     alpha_M, beta_N = grid.values(solved.alpha), grid.values(solved.beta)
     if grid.is_exact:
-        pair = _Pair(grid.levels, x_MN, solved.alpha, solved.beta)
+        pair = _Pair(grid.levels, x_MN, solved.alpha, solved.beta, fits=True)
     else:
-        pair = _Pair(raw, x_MN, alpha_M, beta_N)
+        pair = _Pair(raw, x_MN, alpha_M, beta_N, fits=fits_float64(raw))
     objective, size = _value(raw, x_MN)
     strict, gap = pair.judged()
     return CertifiedOptimum(
@@ -212,27 +214,33 @@ def _proof(strict: bool, gap: float, size: float) -> Proof:
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Scores s and x (M, N), alpha (M,) and beta (N,) in one unit; multipliers int64 or float64."""
+    """Scores s and x (M, N), alpha (M,) and beta (N,) in one unit; multipliers int64 or float64.
+
+    ``fits``: the scores are numbers of the multipliers' type, so that converting them is exact.
+    """
 
     scores: Array
     x: Array
     alpha: Array
     beta: Array
+    fits: bool
 
     def judged(self) -> tuple[bool, float]:
         """Whether every choice is strict, and how far the dual value can lie above sum s x.
 
         With rows of sum k and columns of sum q the difference of the two values is a sum over
         edges, (1 - x) max(0, p) + x max(0, -p). Strictness compares entries of s - beta within a
-        row; rounding is monotone, so what is larger as rounded is larger.
+        row; rounding is monotone, so what is larger as rounded is larger. Scores that had to be
+        rounded to float64 are off by u |s| before that.
         """
         strict, gap = self.x.dtype == np.bool_, 0.0
         for block in token_blocks(*self.x.shape):
-            x = self.x[block]
-            reduced = self.scores[block].astype(self.beta.dtype) - self.beta
-            strict = strict and _is_strict(reduced, x)
+            x, scores = self.x[block], self.scores[block].astype(self.beta.dtype)
+            reduced = scores - self.beta
             p = reduced - self.alpha[block, None]
-            error = _margin_error(reduced, p)
+            lost = 0 if self.fits else 2.0 * UNIT_ROUNDOFF * (np.abs(scores) + np.abs(reduced))
+            strict = strict and _is_strict(reduced, x, lost)
+            error = _margin_error(reduced, p) + lost
             above, below = np.maximum(p + error, 0), np.maximum(error - p, 0)
             gap += float(above[x == 0].sum() + below[x == 1].sum())
             if x.dtype != np.bool_:
@@ -249,7 +257,11 @@ def _margin_error(reduced: Array, p: Array) -> Array | int:
     return error
 
 
-def _is_strict(reduced: Array, x: Array) -> bool:
-    least = np.where(x, reduced, reduced.max(axis=1, keepdims=True)).min(axis=1)
-    most = np.where(x, reduced.min(axis=1, keepdims=True), reduced).max(axis=1)
-    return bool((least > most).all() or x.all())
+def _is_strict(reduced: Array, x: Array, lost: Array | float) -> bool:
+    """Whether every chosen entry exceeds every other of its row, each being off by ``lost``."""
+    if x.all():
+        return True
+    low, high = reduced - lost, reduced + lost
+    least = np.where(x, low, high.max(axis=1, keepdims=True)).min(axis=1)
+    most = np.where(x, low.min(axis=1, keepdims=True), high).max(axis=1)
+    return bool((least > most).all())

@@ -19,7 +19,7 @@ MOST_EXPERTS = 24
 REPORT_SHAPE = (8960, 896, 16)
 REPORT_SEED = 1
 
-CLASSES = (*PATTERNS, *REALS, "masked", "one direction")
+CLASSES = (*PATTERNS, *REALS, "masked", "one direction", "beyond float64")
 
 
 def large_problems() -> st.SearchStrategy[Problem]:
@@ -43,6 +43,8 @@ def _scores(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> Arra
         return drawn_scores(kind, rng, shape)
     if kind == "masked":
         return np.where(rng.random(shape) < 0.2, -1e9, rng.random(shape))
+    if kind == "beyond float64":
+        return 2**60 + rng.integers(0, 2 ** rng.choice([2, 8, 20]), shape)
     # Tokens differ in how strongly they prefer, and agree in what: near-ties everywhere.
     logits = rng.standard_normal((shape[0], 1)) * rng.standard_normal(shape[1])
     return 1.0 / (1.0 + np.exp(-logits))

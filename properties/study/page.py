@@ -48,8 +48,8 @@ no longer tell; "still falling" counts those whose last round allowed, {rounds},
 ROUNDS = """## Gap by round
 
 One instance per size: sigmoids of normal logits with a normal offset of standard deviation
-{spread:g} per expert. LP* is certified (`lp_oracle.certified_optimum`). {names}. A jammed descent
-stays where it is; a cross marks the last round before LP* is reached.
+{spread:g} per expert. LP* is certified (`lp_oracle.certified_optimum`). {names}. A descent at
+rest stays where it is; a cross marks the last round before LP* is reached.
 
 ![Gap by round](figures/study-rounds.svg)
 """

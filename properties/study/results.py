@@ -148,7 +148,8 @@ def rounds_table(curves: Sequence[rounds.Curve]) -> Table:
             gaps = [_gap(curve.gaps[min(t, len(curve.gaps) - 1)]) for t in told]
         size = f"{curve.m} x {curve.n}, k = {curve.top_k}"
         pair = f"{curve.token_rule}, {curve.expert_rule}"
-        rows.append([size, pair, *gaps, f"{curve.outcome} ({len(curve.gaps) - 1})"])
+        ends = "at rest" if curve.outcome == "jammed" else curve.outcome
+        rows.append([size, pair, *gaps, f"{ends} ({len(curve.gaps) - 1})"])
     return Table(("size", "rules", *(f"round {t}" for t in told), "ends (round)"), rows)
 
 
@@ -156,7 +157,7 @@ def exponent_table(series: Sequence[exponent.Series]) -> Table:
     """The mean gap by size, of Eq. 14 as written also times m / n and m^2 / n."""
     [written] = [s for s in series if (s.token_rule, s.expert_rule) == exponent.AS_WRITTEN]
     [linear] = [s for s in series if (s.token_rule, s.expert_rule) == exponent.LINEAR]
-    headers = ("tokens m", "mean gap", "x m/n", "x m^2/n", "jammed", "linear quantile: mean gap")
+    headers = ("tokens m", "mean gap", "x m/n", "x m^2/n", "at rest", "linear quantile: mean gap")
     rows = []
     for size, other in zip(written.sizes, linear.sizes, strict=True):
         ratio = size.m / exponent.NUM_EXPERTS

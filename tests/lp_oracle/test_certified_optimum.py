@@ -123,6 +123,43 @@ def test_fractions_beyond_floats_are_solved_exactly() -> None:
     assert found.objective == pytest.approx(float(best_value(scores, 1)), rel=1e-15)
 
 
+BIG = 2**53
+TINY = Fraction(1, 2**60)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        np.array([[BIG, BIG + 1], [BIG + 1, BIG]]),
+        np.array([[2**64 - 2, 2**64 - 1], [2**64 - 1, 2**64 - 2]], dtype=np.uint64),
+        np.array([[1, 1 + TINY], [1 + TINY, 1]], dtype=object),
+    ],
+    ids=["int64", "uint64", "Fraction"],
+)
+def test_scores_that_float64_cannot_hold_are_not_proved_exactly(scores: Array) -> None:
+    """They differ by less than its spacing, so both assignments look alike to the solver."""
+    found = certified_optimum(scores, 1)
+    lost = best_value(scores, 1) - exact_worth(scores, found, Fraction(1))
+    assert found.proof == "gap"
+    assert 0 <= lost <= found.gap
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_gap_covers_the_rounding_of_rationals(seed: int) -> None:
+    """Thirds and numbers of 60 bits, whose rounding can exceed that of the margins."""
+    rng = np.random.default_rng(seed)
+    m, n, top_k = sizes(seed, 4)
+    integers = rng.integers(-(2**62), 2**62, (m, n))
+    units = [Fraction(1, 2**58), Fraction(1, 3 * 2**40), Fraction(1, 2**54)]
+    scores = np.array(
+        [[int(x) * units[rng.integers(3)] for x in row] for row in integers], dtype=object
+    )
+    found = certified_optimum(scores, top_k)
+    lost = best_value(scores, top_k) - exact_worth(scores, found, Fraction(m * top_k, n))
+    assert found.certified
+    assert 0 <= lost <= found.gap
+
+
 @pytest.mark.parametrize("power", [-1060, -1000, 0, 1000])
 def test_any_power_of_two_is_the_same_problem(power: int) -> None:
     scores = np.random.default_rng(7).integers(0, 2**13, (36, 8)) / 2.0**13

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import lp_oracle
 from lp_oracle import (
     EXPERT_RULES,
     INSTANCES,
@@ -177,3 +178,16 @@ def test_alternating_increments() -> None:
     expected = [[0, 3], [2, 0], [0, 2], [2, 0], [0, 2], [2, 0], [0, 2]]
     np.testing.assert_array_equal(trace.increments, expected)
     assert set(trace.dual_values[1:]) == {4}
+
+
+def test_cutoffs_at_different_ends_rest_above_the_optimum() -> None:
+    """Midpoints on one side need one and the same end, or interior points, on the other."""
+    scores = np.array([[0, -1], [0, -2], [4, 0], [8, 0], [-16, 0], [-32, 0]])
+    beta = np.zeros(2, dtype=int)
+    upper = lp_oracle.token_step(scores, beta, 1, rule="k")
+    lower = lp_oracle.token_step(scores, beta, 1, rule="k+1")
+    alpha = np.concatenate([upper[:2], lower[2:]])
+    assert (lp_oracle.expert_step(scores, alpha, 1, rule="midpoint") == beta).all()
+    assert lp_oracle.dual_objective(scores, alpha, beta, 1) == 12
+    assert best_value(scores, 1) == 11
+    assert is_generic(scores)
