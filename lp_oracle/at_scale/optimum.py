@@ -91,8 +91,8 @@ def certified_optimum(
 
     ``scores`` (M, N) of any real dtype, for any top_k in 1..N and any ties; numbers that float64
     cannot hold are rounded, which ``gap`` includes, and never proved exactly. Memory is
-    proportional to the scores, about 25 bytes each. ``progress`` is told in words how far it is. Raises what
-    ``AssignmentProblem`` raises, and ValueError beyond 2^31 units of 1/g.
+    proportional to the scores, about 25 bytes each. ``progress`` is told in words how far it is.
+    Raises what ``AssignmentProblem`` raises, and ValueError beyond 2^31 units of 1/g.
     """
     raw = _checked(scores)
     top_k = checked_top_k(top_k, raw.shape[1])
