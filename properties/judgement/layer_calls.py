@@ -11,10 +11,19 @@ import numpy as np
 
 from properties.judgement.layer import LegalLayer, legal_layer, on_arrays
 from properties.protocol import Array, LayerConfig, LayerParameters
+from properties.rounding import Ball
 from properties.strategies.layer import IDENTITY, LayerInputs
 from properties.subject import Subject
 
-__all__ = ["LayerCall", "absorbed", "moved_to_up", "norm_remainder", "turned"]
+__all__ = [
+    "LayerCall",
+    "absorbed",
+    "moved_to_up",
+    "norm_remainder",
+    "scaled_experts",
+    "times",
+    "turned",
+]
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,27 @@ def norm_remainder(call: LayerCall) -> Array:
     share = (np.mean(u_L**2) + np.mean(up_D**2)) / config.norm_eps
     remainder: Array = up_D * share / 2
     return remainder
+
+
+def scaled_experts(parameters: LayerParameters, factor: float) -> LayerParameters:
+    """The layer with a multiple of every routed expert's down projection."""
+    experts = parameters.experts
+    return replace(parameters, experts=replace(experts, down_proj=factor * experts.down_proj))
+
+
+def times(
+    factor: float, call: LayerCall, subject: Subject
+) -> tuple[tuple[Array, LegalLayer], Array]:
+    """A multiple of what an identity-norm layer returns and may return, and the norm's part in it.
+
+    The second is a bound (D,) for the difference to a layer whose u is that multiple.
+    """
+    output, legal = call.judged(subject)
+    outputs = legal.outputs
+    scaled = Ball(factor * outputs.value, abs(factor) * outputs.radius, outputs.arithmetic)
+    multiple = replace(call, parameters=scaled_experts(call.parameters, factor))
+    apart = abs(factor) * norm_remainder(call) + norm_remainder(multiple)
+    return (factor * output, replace(legal, outputs=scaled)), apart
 
 
 def turned(parameters: LayerParameters, seed: int) -> LayerParameters:

@@ -48,7 +48,7 @@ OFFSETS = (34.5, 0.75, -3.25)
 FINE_STEP = 2.0**-12
 
 # More terms of equal size than a running sum in bfloat16 can count, which is 256.
-LONG = 640
+LONG = 1024
 
 __all__ = [
     "GradientInputs",
@@ -94,12 +94,15 @@ class NanInputs:
     value: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LongInputs:
     """A layer with one width of ``LONG``, named by ``width``, and terms of one sign."""
 
     layer: LayerInputs
     width: str
+
+    def __repr__(self) -> str:
+        return f"LongInputs(width={self.width!r}, …)"  # too long to read, or to print
 
 
 def gradients() -> st.SearchStrategy[GradientInputs]:
@@ -229,7 +232,7 @@ def with_lost_tokens() -> st.SearchStrategy[NanInputs]:
 
 
 def long_sums() -> st.SearchStrategy[LongInputs]:
-    """One width is 640 and every term of a sum has one sign, so that nothing cancels."""
+    """One width is 1024 and every term of a sum has one sign, so that nothing cancels."""
 
     def seeded(seed: int) -> LongInputs:
         rng = np.random.default_rng(seed)
