@@ -88,12 +88,13 @@ class Conventions:
     ``ties``: "lowest_index" if exact ties are promised to fall to the lowest expert id.
     ``padding``: what a mask does: "masked" (rows are left out), "rejected", "unsupported".
     ``weight_epsilon``: added to the sum that normalises the combine weights.
-    ``beta_off``: the value of beta that switches a softcap off, if there is one.
+    ``beta_off``: the value of beta that switches a softcap off, if there is one; where it is 0 or
+    less, any beta up to 0 may do so.
     ``deterministic``: whether repeated calls are bit-equal.
     ``ranks``: whether the implementation can be launched on several processes.
 
-    The report prints every deviation; ``beta_off``, ``deterministic`` and ``ranks`` are only
-    printed, since no property of this version depends on them.
+    The report prints every deviation; ``deterministic`` and ``ranks`` are only printed, since no
+    property of this version depends on them.
     """
 
     expert_rank: Literal["between", "interior", "q", "q+1"] = "between"

@@ -6,21 +6,16 @@ gate g, an up value u and the caps b1 = beta_gate, b2 = beta_up; SwiGLU is g sig
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
-import reference_numpy as reference
-from properties.checks import at_most, require, within
-from properties.protocol import Array
+from properties.checks import require, within
+from properties.judgement.activation import Call, near_swiglu
 from properties.registry import specification
-from properties.rounding import Arithmetic, Ball
+from properties.rounding import Ball
 from properties.strategies import activation
 from properties.strategies.activation import ActivationInputs
-from properties.strategies.arrays import laid_out
 from properties.subject import Subject
 
-FLOAT64 = Arithmetic("float64", "float64", "float64")
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
@@ -45,7 +40,7 @@ def test_act_value(subject: Subject, inputs: ActivationInputs) -> None:
     of some lengths, from a vector tail; off by whole factors, a cap is missing, exchanged, or left
     at a default.
     """
-    call = _Call.of(subject, inputs)
+    call = Call.of(subject, inputs)
     within(subject, call.result(), call.expected(), "situ_glu")
 
 
@@ -81,7 +76,7 @@ def test_act_bound(subject: Subject, inputs: ActivationInputs) -> None:
     Low precision casts rest on this bound: 100 fits into float8_e4m3, whose largest number is 448,
     and the values of SwiGLU do not.
     """
-    call = _Call.of(subject, inputs).with_held_caps()
+    call = Call.of(subject, inputs).with_held_caps()
     bound = call.bound()
     if bound is not None:
         size = np.abs(call.result())
@@ -111,16 +106,8 @@ def test_act_origin(subject: Subject, inputs: ActivationInputs) -> None:
     or compared with a SwiGLU baseline on that promise. A cap smaller than declared, a slope other
     than 1 at the origin, and sigmoid(g/b1) break it.
     """
-    call = _Call.of(subject, inputs, largest=LARGEST_FLOAT32)
-    gate, up = call.balls(FLOAT64)
-    swiglu = reference.swiglu(gate, up)
-    powers = np.square(gate / call.beta_gate) + np.square(up / call.beta_up)
-    bound = np.abs(swiglu) * powers / 3.0
-    distance = np.abs(Ball.exact(call.result(), FLOAT64) - swiglu)
-    # The first radius leads from the result to the reference, the second on to the exact value.
-    radius = call.expected().radius + call.expected(FLOAT64).radius
-    slack = radius + distance.radius + bound.radius
-    at_most(subject, distance.value, Ball(bound.value, slack, FLOAT64), "distance to SwiGLU")
+    call = Call.of(subject, inputs, largest=LARGEST_FLOAT32)
+    near_swiglu(subject, call)
 
 
 @specification(
@@ -144,7 +131,7 @@ def test_act_odd(subject: Subject, inputs: ActivationInputs) -> None:
     If it fails: up has an offset (some models multiply by up + 1), is clamped on one side only, or
     passes through a function that is not odd.
     """
-    call = _Call.of(subject, inputs)
+    call = Call.of(subject, inputs)
     mirrored = call._replace(up=-call.up)
     radius = 2.0 * call.expected().radius
     opposite = Ball(-call.result(), radius, subject.arithmetic)
@@ -175,7 +162,7 @@ def test_act_finite(subject: Subject, inputs: ActivationInputs) -> None:
     inf/inf is formed; at neighbours, a scale or a maximum is taken over the row or the block; a
     NaN that disappears passed through a minimum or maximum that drops it, as hard clamps do.
     """
-    call = _Call.of(subject, inputs)
+    call = Call.of(subject, inputs)
     if call.bound() is None:
         return
     spoilt = np.isnan(call.gate) | np.isnan(call.up)
@@ -189,64 +176,3 @@ def test_act_finite(subject: Subject, inputs: ActivationInputs) -> None:
         beside = np.where(spoilt, alone, result)
         expected = Ball(alone, 2.0 * clean.expected().radius, subject.arithmetic)
         within(subject, beside, expected, "situ_glu beside a NaN")
-
-
-class _Call(NamedTuple):
-    """One call: inputs that the storage format holds, in the layouts drawn, and the caps."""
-
-    subject: Subject
-    gate: Array
-    up: Array
-    beta_gate: float
-    beta_up: float
-
-    @classmethod
-    def of(cls, subject: Subject, inputs: ActivationInputs, largest: float = np.inf) -> _Call:
-        """What was drawn, with numbers beyond ``largest`` or beyond storage moved to that end."""
-        stored = subject.arithmetic.stored
-        end = min(stored.largest, largest)
-
-        def held(values: Array) -> Array:
-            keep = np.isinf(values) & (not stored.overflow_is_nan)
-            return subject.round_to_storage(np.where(keep, values, np.clip(values, -end, end)))
-
-        gate = laid_out(held(inputs.gate), inputs.gate_layout)
-        up = laid_out(held(inputs.up), inputs.up_layout)
-        return cls(subject, gate, up, inputs.beta_gate, inputs.beta_up)
-
-    def with_held_caps(self) -> _Call:
-        """The call with caps that both compute and storage represent."""
-        caps = self.subject.arithmetic.computed.rounded(np.array([self.beta_gate, self.beta_up]))
-        gate_cap, up_cap = self.subject.round_to_storage(caps)
-        return self._replace(beta_gate=float(gate_cap), beta_up=float(up_cap))
-
-    def without_nan(self) -> _Call:
-        """The call with 1 in place of NaN."""
-        gate = np.where(np.isnan(self.gate), 1.0, self.gate)
-        return self._replace(gate=gate, up=np.where(np.isnan(self.up), 1.0, self.up))
-
-    def bound(self) -> float | None:
-        """The product of the caps, rounded to compute and then to storage; None if too large."""
-        product = self.subject.arithmetic.computed.rounded(np.array(self.beta_gate * self.beta_up))
-        bound = float(self.subject.round_to_storage(product))
-        return bound if np.isfinite(bound) else None
-
-    def result(self) -> Array:
-        return self.subject.situ_glu(
-            self.gate, self.up, beta_gate=self.beta_gate, beta_up=self.beta_up
-        )
-
-    def balls(self, arithmetic: Arithmetic) -> tuple[Any, Any]:
-        return Ball.exact(self.gate, arithmetic), Ball.exact(self.up, arithmetic)
-
-    def expected(self, arithmetic: Arithmetic | None = None) -> Any:
-        """The reference's value as a ball, for the subject's or for another arithmetic."""
-        arithmetic = arithmetic or self.subject.arithmetic
-        gate, up = self.balls(arithmetic)
-        ball: Any = reference.situ_glu(gate, up, beta_gate=self.beta_gate, beta_up=self.beta_up)
-        # The reference multiplies by the caps first. In another order up to three factors below
-        # 1 may underflow before the caps enlarge what was lost.
-        caps = max(1.0, self.beta_gate) * max(1.0, self.beta_up)
-        return Ball(
-            ball.value, ball.radius + 3.0 * caps * arithmetic.computed.underflow, arithmetic
-        )

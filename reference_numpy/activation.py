@@ -62,20 +62,20 @@ def situ_glu_vjp(
 
     With t = tanh(g / beta_gate), r = tanh(v / beta_up) and sigma = sigmoid(g):
 
-        d_gate = c beta_up r ((1 - t^2) sigma + beta_gate t sigma(g) sigma(-g))
+        d_gate = c beta_up r ((1 - t^2) sigma + beta_gate t sigma (1 - sigma))
         d_up   = c beta_gate t sigma (1 - r^2)
 
-    sigma' is written sigma(g) sigma(-g), which keeps its tails; 1 - t^2 is what a backward pass
-    has left once it keeps the computed tanh. Raises ValueError as ``situ_glu`` does.
+    Both differences from 1 cancel once their function has saturated. They are what a backward pass
+    has left that keeps the computed tanh and sigmoid; 1/cosh^2 and sigma(-g) are as good or better.
+    Raises ValueError as ``situ_glu`` does.
     """
     _require_glu_arguments(gate, up, beta_gate, beta_up)
     _require_same_shape("cotangent", cotangent, gate)
     gate_tanh = np.tanh(gate / beta_gate)
     up_tanh = np.tanh(up / beta_up)
     sigma = sigmoid(gate)
-    gate_slope = (1.0 - np.square(gate_tanh)) * sigma + beta_gate * gate_tanh * (
-        sigma * sigmoid(-gate)
-    )
+    sigma_slope = sigma * (1.0 - sigma)
+    gate_slope = (1.0 - np.square(gate_tanh)) * sigma + beta_gate * gate_tanh * sigma_slope
     d_gate = cotangent * (beta_up * up_tanh) * gate_slope
     d_up = cotangent * (beta_gate * gate_tanh * sigma) * (1.0 - np.square(up_tanh))
     return stored(d_gate), stored(d_up)

@@ -1,0 +1,226 @@
+"""Inputs of SiTU-GLU and its VJP from one seed each: every case is another one.
+
+Where a derivative is wrong shows by region: near the origin its slopes are 1 and 1/2, across the
+caps they fall to 0, and past them only rounding is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from properties.protocol import Array
+from properties.strategies.activation import BETAS, EDGES, EXPONENTS, INFINITIES, ActivationInputs
+from properties.strategies.arrays import LAYOUTS, Layout, readable_arrays
+from properties.strategies.optimality import uniform_seeds
+
+# Of the 2^24 seeds, those below draw their elements one by one.
+_READABLE_SEEDS = 2**21
+
+_REGIONS = ("across", "inside", "saturating", "any size", "edges")
+_MOST_EDGES = 96
+_INTEGERS = 4
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class GradientInputs:
+    """The inputs of a forward call, a cotangent of their shape, and the layout to hand it over in.
+
+    The cotangent may be larger than a gradient in a storage format allows.
+    """
+
+    forward: ActivationInputs
+    cotangent: Array
+    cotangent_layout: Layout
+
+
+@dataclass(frozen=True)
+class LinearInputs:
+    """Two cotangents of integers up to 4, and the sizes at which to hand them over.
+
+    ``scale`` in [0, 1] stands for the powers of two from the smallest to the largest that fits.
+    """
+
+    forward: ActivationInputs
+    first: Array
+    second: Array
+    scale: float
+
+    def units(self, largest: float, smallest: float) -> tuple[float, float]:
+        """Powers of two to multiply integers with, given the largest cotangent and the smallest.
+
+        With the first, at most 1, the sum of both fits; the second is anywhere that one fits.
+        """
+        low, high = np.log2(smallest), np.floor(np.log2(largest / _INTEGERS)) - 1.0
+        anywhere = np.floor(low + self.scale * max(high - low, 0.0))
+        return float(2.0 ** min(high, 0.0)), float(2.0**anywhere)
+
+
+def forward_inputs(*, infinite: bool = False) -> st.SearchStrategy[ActivationInputs]:
+    """gate and up by region, with caps of the list or any from 1/4 to 256.
+
+    infinite: whether infinities are among the edges.
+    """
+
+    def seeded(seed: int) -> st.SearchStrategy[ActivationInputs]:
+        if seed < _READABLE_SEEDS:
+            return _readable()
+        return st.just(_seeded(np.random.default_rng(seed), infinite))
+
+    return uniform_seeds().flatmap(seeded)
+
+
+def gradient_inputs(
+    *, infinite: bool = False, nan: bool = False
+) -> st.SearchStrategy[GradientInputs]:
+    """The same with a cotangent of one size, or of any sizes, zeros among them.
+
+    nan: whether NaN is put into some places of gate, up and cotangent.
+    """
+
+    def seeded(seed: int) -> st.SearchStrategy[GradientInputs]:
+        if seed < _READABLE_SEEDS:
+            return _readable().flatmap(_readable_cotangent)
+        rng = np.random.default_rng(seed)
+        forward = _seeded(rng, infinite)
+        cotangent = _cotangent(rng, forward.gate.shape)
+        if nan:
+            gate, up, cotangent = (
+                _spoilt(rng, values) for values in (forward.gate, forward.up, cotangent)
+            )
+            forward = replace(forward, gate=gate, up=up)
+        return st.just(GradientInputs(forward, cotangent, one_of(rng, LAYOUTS)))
+
+    return uniform_seeds().flatmap(seeded)
+
+
+def linear_inputs() -> st.SearchStrategy[LinearInputs]:
+    """By region, with two cotangents of small integers."""
+
+    def seeded(seed: int) -> LinearInputs:
+        rng = np.random.default_rng(seed)
+        forward = _seeded(rng, infinite=False)
+        first, second = rng.integers(-_INTEGERS, _INTEGERS + 1, (2, *forward.gate.shape))
+        return LinearInputs(forward, first.astype(float), second.astype(float), float(rng.random()))
+
+    return uniform_seeds().map(seeded)
+
+
+def alive_inputs() -> st.SearchStrategy[GradientInputs]:
+    """Gates in (0, 3 b1], ups on either side up to 20 b2, cotangents from 1/2 to 2 in size."""
+
+    def seeded(seed: int) -> GradientInputs:
+        rng = np.random.default_rng(seed)
+        beta_gate, beta_up = betas(rng)
+        of = (int(rng.integers(1, 5)), int(rng.integers(1, 65)))
+        gate = beta_gate * 3.0 * (1.0 - rng.random(of))
+        up, cotangent = rng.uniform(0.0, 20.0, of), rng.uniform(0.5, 2.0, of)
+        up, cotangent = (z * rng.choice([-1.0, 1.0], of) for z in (up, cotangent))
+        plain: Layout = "contiguous"
+        forward = ActivationInputs(gate, up * beta_up, plain, plain, beta_gate, beta_up)
+        return GradientInputs(forward, cotangent, plain)
+
+    return uniform_seeds().map(seeded)
+
+
+def one_of(rng: np.random.Generator, items: Sequence[Item]) -> Item:
+    """One of the items, each equally often."""
+    return items[int(rng.integers(len(items)))]
+
+
+def betas(rng: np.random.Generator) -> tuple[float, float]:
+    """Half of the time a pair of the list, else any two caps from 1/4 to 256."""
+    if rng.random() < 0.5:
+        return one_of(rng, BETAS)
+    gate, up = 2.0 ** rng.uniform(-2.0, 8.0, 2)
+    return float(gate), float(up)
+
+
+def shape(rng: np.random.Generator) -> tuple[int, ...]:
+    """One to three axes, lengths on every side of vector registers, at times no elements."""
+    kind = one_of(rng, ("row", "row", "matrix", "square", "stack", "empty"))
+    if kind == "row":
+        return (int(rng.integers(1, 71)),)
+    if kind == "square":
+        return (7, 7)
+    if kind == "empty":
+        return one_of(rng, ((0,), (0, 5), (3, 0), (2, 0, 4)))
+    high = (6, 34) if kind == "matrix" else (4, 5, 18)
+    return tuple(int(size) for size in rng.integers(1, high))
+
+
+def sizes(rng: np.random.Generator, of: tuple[int, ...]) -> Array:
+    """Numbers of either sign and any power of ten: one for all, or one for each."""
+    signed = rng.uniform(-1.0, 1.0, of)
+    each = bool(rng.random() < 0.5)
+    return signed * 10.0 ** rng.uniform(*EXPONENTS, of if each else ())
+
+
+def _readable() -> st.SearchStrategy[ActivationInputs]:
+    def of_length(length: int) -> st.SearchStrategy[ActivationInputs]:
+        gate, up = readable_arrays((length,), 16), readable_arrays((length,), 64)
+        return st.builds(
+            ActivationInputs,
+            gate,
+            up,
+            *(st.just("contiguous"),) * 2,
+            *map(st.just, BETAS[0]),
+        )
+
+    return st.integers(1, 4).flatmap(of_length)
+
+
+def _readable_cotangent(forward: ActivationInputs) -> st.SearchStrategy[GradientInputs]:
+    cotangents = readable_arrays(forward.gate.shape, 2)
+    return cotangents.map(lambda c: GradientInputs(forward, c, "contiguous"))
+
+
+def _seeded(rng: np.random.Generator, infinite: bool) -> ActivationInputs:
+    beta_gate, beta_up = betas(rng)
+    gate, up = _pair(rng, beta_gate, beta_up, EDGES + INFINITIES if infinite else EDGES)
+    return ActivationInputs(
+        gate, up, one_of(rng, LAYOUTS), one_of(rng, LAYOUTS), beta_gate, beta_up
+    )
+
+
+def _pair(
+    rng: np.random.Generator, beta_gate: float, beta_up: float, edges: tuple[float, ...]
+) -> tuple[Array, Array]:
+    region = one_of(rng, _REGIONS)
+    if region == "edges":
+        count = int(rng.integers(1, _MOST_EDGES))
+        gate, up = rng.choice(np.array(edges), (2, count))
+        return gate, up
+    of = shape(rng)
+    if region == "any size":
+        return sizes(rng, of), sizes(rng, of)
+    gate, up = rng.uniform(-1.0, 1.0, (2, *of))
+    if region == "saturating":
+        # Where 1 - tanh^2 leaves a few digits, one, and none: from 3 caps on.
+        gate, up = (np.sign(z) * (3.0 + 9.0 * np.abs(z)) for z in (gate, up))
+        return gate * beta_gate, up * beta_up
+    gate_caps, up_caps = (12.0, 3.0) if region == "across" else (1.0, 0.3)
+    return gate * (gate_caps * beta_gate), up * (up_caps * beta_up)
+
+
+def _cotangent(rng: np.random.Generator, of: tuple[int, ...]) -> Array:
+    kind = one_of(rng, ("normal", "normal", "ones", "some zeros", "any size"))
+    if kind == "any size":
+        return sizes(rng, of)
+    if kind == "ones":
+        return np.ones(of)
+    normal = rng.standard_normal(of)
+    return np.where(rng.random(of) < 0.3, 0.0, normal) if kind == "some zeros" else normal
+
+
+def _spoilt(rng: np.random.Generator, values: Array) -> Array:
+    """A copy with NaN in a tenth of the places of half of the arrays."""
+    if rng.random() < 0.5:
+        return values
+    return np.where(rng.random(values.shape) < 0.1, np.nan, values)
