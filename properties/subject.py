@@ -363,7 +363,8 @@ class Subject:
     as_logits = as_routing
 
     def as_bias(self, bias: Array) -> Array:
-        return exactly(bias * self.conventions.bias_sign, self.routing_dtype)
+        added = self.conventions.bias_sign == 1
+        return exactly(bias if added else -bias, self.routing_dtype)
 
     def as_storage_fields(self, parameters: ExpertParameters) -> ExpertParameters:
         return ExpertParameters(

@@ -1,0 +1,186 @@
+"""What the routing properties draw: every class of margin, size and extreme, in the gate lane."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from properties.execution import judge
+from properties.judgement.routing import on_grid, require_margin, scored
+from properties.lanes import LANES
+from properties.loading import subject_of
+from properties.protocol import Conventions, Precision
+from properties.reference import Reference
+from properties.registry import find
+from properties.strategies.arrays import LAYOUTS
+from properties.strategies.routing import MARGINS, RoutingInputs
+from properties.strategies.routing_extremes import SHAPES as EXTREME_SHAPES
+from properties.strategies.routing_gradient import GradientInputs
+from properties.strategies.routing_groups import SHAPES as GROUPED_SHAPES
+from properties.strategies.routing_margins import SHAPES, margin_inputs
+from properties.strategies.routing_sizes import EXPERTS, LARGE
+from properties.strategies.shapes import SEEDS
+from tests.mutants.routing import Router
+
+
+@cache
+def drawn(property_id: str) -> tuple[Any, ...]:
+    """The inputs of every case of the gate lane."""
+    cases: list[Any] = []
+    entry = replace(find(property_id), function=lambda subject, **inputs: cases.append(inputs))
+    outcome = judge(entry, subject_of(Reference()), LANES["gate"])
+    assert outcome.verdict == "passed", outcome.message
+    return tuple(case["inputs"] for case in cases)
+
+
+def routings(property_id: str) -> list[RoutingInputs]:
+    return [getattr(inputs, "routing", inputs) for inputs in drawn(property_id)]
+
+
+def margins_in(property_id: str) -> Counter[str]:
+    partings = (inputs.parting for inputs in routings(property_id))
+    return Counter(parting.margin for parting in partings if parting is not None)
+
+
+def test_margins_are_drawn_equally_often() -> None:
+    counts = margins_in("RTR-MARGIN")
+    assert set(counts) == set(MARGINS)
+    assert sum(counts.values()) == len(drawn("RTR-MARGIN")) == 150
+    assert min(counts.values()) >= 35
+
+
+@pytest.mark.parametrize("property_id", ["RTR-RELABEL", "RTR-STRIDE", "RTR-GRAD", "RTR-GRAD-FLAT"])
+def test_margins_are_drawn_among_other_inputs(property_id: str) -> None:
+    counts = margins_in(property_id)
+    assert all(counts[margin] >= 3 for margin in MARGINS)
+    assert 0.5 * len(drawn(property_id)) < len(drawn(property_id)) - sum(counts.values())
+
+
+class Coarse(Router):
+    """Routes in bfloat16."""
+
+    precision = Precision(storage="bfloat16", routing="bfloat16")
+
+
+class Single(Router):
+    """Routes in float32."""
+
+    precision = Precision()
+
+
+class OnLogits(Router):
+    """Adds the bias to logits."""
+
+    conventions = Conventions(score_domain="logit")
+
+
+@pytest.mark.parametrize("router", [Router, Single, Coarse, OnLogits])
+def test_a_case_has_the_margin_that_it_states(router: Any) -> None:
+    subject = subject_of(router())
+    for seed in range(0, SEEDS, SEEDS // 300):
+        inputs = margin_inputs(seed)
+        logits, bias = on_grid(subject, inputs)
+        assert inputs.parting is not None
+        biased = scored(subject, logits, bias).biased
+        with subject.new_case() as case:
+            require_margin(subject, biased, inputs.top_k, inputs.parting.margin)
+        assert not case.unknown
+        kept, left = (biased.value[:, j] for j in (inputs.parting.kept, inputs.parting.left))
+        assert (kept >= left).all()
+        assert (kept > left).all() == (inputs.parting.margin != "exact")
+        assert np.array_equal(bias, bias.astype(subject.routing_dtype).astype(np.float64))
+
+
+def test_another_margin_than_the_stated_one_is_noticed() -> None:
+    subject = subject_of(Router())
+    biased = scored(subject, np.zeros((1, 3)), np.array([1.0, 0.5, 0.0])).biased
+    for margin, decided in zip(MARGINS, (True, False, False), strict=True):
+        with subject.new_case() as case:
+            require_margin(subject, biased, 1, margin)
+        assert bool(case.unknown) != decided
+
+
+def sizes(inputs: Iterable[RoutingInputs]) -> set[tuple[int, int]]:
+    return {np.shape(one.logits) for one in inputs}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("property_id", "shapes"),
+    [
+        ("RTR-MARGIN", {shape[:2] for shape in SHAPES}),
+        ("RTR-LARGE", {shape[:2] for shape in LARGE if shape[2] == 1} | {(513, 8), (4099, 16)}),
+        ("RTR-INFINITE", set(EXTREME_SHAPES)),
+        ("RTR-NAN", set(EXTREME_SHAPES)),
+        ("RTR-NEGINF", set(EXTREME_SHAPES)),
+        ("RTR-GROUPS", {shape[:2] for shape in GROUPED_SHAPES}),
+    ],
+)
+def test_every_size_is_drawn(property_id: str, shapes: set[tuple[int, int]]) -> None:
+    assert shapes <= sizes(routings(property_id))
+
+
+def test_every_number_of_experts_is_relabelled() -> None:
+    assert set(EXPERTS) <= {len(inputs.bias) for inputs in routings("RTR-RELABEL")}
+    for inputs in drawn("RTR-RELABEL"):
+        assert sorted(inputs.order) == list(range(len(inputs.routing.bias)))
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 6, 9, 10, 12, 16, 22, 24])
+def test_every_usual_top_k_is_drawn(top_k: int) -> None:
+    assert any(inputs.top_k == top_k for inputs in routings("RTR-RELABEL"))
+
+
+@pytest.mark.parametrize("extreme", [-110.0, -1e8, 30.0, 1e4, np.inf, -np.inf])
+def test_rows_at_one_extreme_are_drawn(extreme: float) -> None:
+    rows = [row for inputs in routings("RTR-INFINITE") for row in inputs.logits]
+    assert any((row == extreme).all() for row in rows)
+    assert any((row == extreme).any() and (row != extreme).any() for row in rows)
+
+
+def test_poisoned_rows_stand_beside_healthy_ones_and_alone() -> None:
+    healthy = Counter(
+        int(np.sign(np.count_nonzero(~inputs.nan.any(axis=1)))) for inputs in drawn("RTR-NAN")
+    )
+    assert healthy[1] > 60
+    assert healthy[0] > 3
+    assert all(inputs.nan.any() for inputs in drawn("RTR-NAN"))
+    assert any(0 < inputs.nan.sum() < inputs.nan[0].size for inputs in drawn("RTR-NAN"))
+
+
+def test_walls_leave_enough_experts_and_hide_good_ones() -> None:
+    tempting = 0
+    for inputs in routings("RTR-NEGINF"):
+        finite = np.isfinite(inputs.bias)
+        assert inputs.top_k <= np.count_nonzero(finite) < len(finite)
+        tempting += bool(inputs.logits[:, ~finite].max() > inputs.logits[:, finite].max())
+    assert tempting > 30
+
+
+@pytest.mark.parametrize("property_id", ["RTR-GRAD", "RTR-MARGIN", "RTR-GROUPS", "RTR-SMALLGAP"])
+def test_every_layout_is_drawn(property_id: str) -> None:
+    assert {inputs.layout for inputs in routings(property_id)} == set(LAYOUTS)
+
+
+def test_cotangents_of_every_kind() -> None:
+    cotangents = [inputs.cotangent for inputs in drawn("RTR-GRAD")]
+    assert all(isinstance(inputs, GradientInputs) for inputs in drawn("RTR-GRAD"))
+    assert any((c == 0.0).sum() == c.size - len(c) and c.shape[1] > 1 for c in cotangents)
+    assert any((c == 0.0).all(axis=1).any() and (c != 0.0).any() for c in cotangents)
+    assert max(np.abs(c).max() for c in cotangents) > 1e3
+    assert any(not c.flags.c_contiguous for c in cotangents)
+
+
+def test_bfloat16_cannot_tell_small_gaps_apart() -> None:
+    coarse = [
+        len(set(inputs.bias.astype(ml_dtypes.bfloat16).tolist()))
+        for inputs in routings("RTR-SMALLGAP")
+    ]
+    assert max(coarse) == 1
+    assert all(np.ptp(inputs.bias) < 2e-3 for inputs in routings("RTR-SMALLGAP"))
