@@ -36,13 +36,16 @@ class Ball(NDArrayOperatorsMixin):
 
     ``radius`` may broadcast to ``value``. Raises ValueError for a negative or NaN radius.
     ``bounds`` holds for every element whatever its radius; the operations find it themselves.
+    ``floor``, where it is not None, is a lower end (>= 0) of each element, beside the radius: that
+    of a square is nearer than the radius, which reaches equally far to both sides.
     """
 
-    __slots__ = ("_spread", "arithmetic", "bounds", "value")
+    __slots__ = ("_spread", "arithmetic", "bounds", "floor", "value")
 
     value: Float64s
     arithmetic: Arithmetic
     bounds: Bounds
+    floor: Float64s | None
     _spread: Float64s | None
 
     def __init__(self, value: Any, radius: Any, arithmetic: Arithmetic) -> None:
@@ -53,6 +56,7 @@ class Ball(NDArrayOperatorsMixin):
         self._spread = spread if spread.any() else None
         self.arithmetic = arithmetic
         self.bounds = FREE
+        self.floor = None
 
     @classmethod
     def exact(cls, values: Any, arithmetic: Arithmetic) -> Ball:
@@ -186,13 +190,16 @@ class Ball(NDArrayOperatorsMixin):
         return f"Ball(value={self.value!r}, radius={self.radius!r}, {self.arithmetic})"
 
 
-def made(value: Any, spread: Any, arithmetic: Arithmetic, bounds: Bounds = FREE) -> Ball:
+def made(
+    value: Any, spread: Any, arithmetic: Arithmetic, bounds: Bounds = FREE, floor: Any = None
+) -> Ball:
     """A ball from parts that are known to fit; ``spread`` None stands for a radius of 0."""
     ball = Ball.__new__(Ball)
     ball.value = value if type(value) is np.ndarray else np.asarray(value)
     ball._spread = spread if spread is None or type(spread) is np.ndarray else np.asarray(spread)
     ball.arithmetic = arithmetic
     ball.bounds = bounds
+    ball.floor = floor
     return ball
 
 

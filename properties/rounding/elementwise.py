@@ -56,8 +56,14 @@ def _sum(
             radius = np.where(zero, 0.0 if spread is None else spread, radius)
     inside = magnitude <= rule.reach
     if _all(inside):
-        return made(z, radius, x.arithmetic, bounds)
+        return made(z, radius, x.arithmetic, bounds, _floor_of_sum(x, y, interval, rule))
     return extended.binary(interval, x, y, z, radius, inside, rule, bounds)
+
+
+def _floor_of_sum(x: Ball, y: Ball, interval: extended.Binary, rule: Rule) -> Any:
+    if x.floor is None or interval is not extended.add or y.bounds[0] < 0.0:
+        return None
+    return _lowered(x.floor + y.bounds[0], rule)
 
 
 @takes_ufunc(np.multiply)
@@ -91,15 +97,17 @@ def divide(x: Ball, y: Ball) -> Ball:
     rule = x.arithmetic.rules["divide"]
     z = x.value / y.value
     y_size = np.abs(y.value)
-    y_least = y_size if y.spread is None else y_size - y.spread
+    y_least = _least_divisor(y, y_size)
     spread: Any = None
     magnitude = np.abs(z)
     if y.spread is not None:
-        spread = magnitude * y.spread
+        # x/v - x/y = (x/y) (y - v)/v: the farther end is the lower one, unless it is the nearer.
+        below, above = (y_size - y_least) / y_least, y.spread / (y_size + y.spread)
+        spread = magnitude * np.maximum(below, above)
     if x.spread is not None:
-        spread = x.spread if spread is None else spread + x.spread
+        own = x.spread / y_least
+        spread = own if spread is None else spread + own
     if spread is not None:
-        spread = spread / y_least
         magnitude = magnitude + spread
     radius = _unrounded(_rounded(magnitude, spread, rule, x), spread, y_size == 1.0, y)
     bounds = known.divided(x.bounds, y.bounds, rule.margin)
@@ -109,6 +117,13 @@ def divide(x: Ball, y: Ball) -> Ball:
         inside = inside & (y_least >= low) & (y_size <= high)
         return extended.binary(extended.divide, x, y, z, radius, inside, rule, bounds)
     return made(z, _capped(radius, z, bounds), x.arithmetic, bounds)
+
+
+def _least_divisor(y: Ball, size: Any) -> Any:
+    if y.spread is None:
+        return size
+    least = size - y.spread
+    return least if y.floor is None else np.maximum(least, y.floor)
 
 
 @takes_ufunc(np.square)
@@ -124,7 +139,11 @@ def square(x: Ball) -> Ball:
     radius = _unrounded(_rounded(magnitude, spread, rule, x), spread, z == 1.0, x)
     inside = magnitude <= rule.reach
     if _all(inside):
-        return made(z, radius, x.arithmetic, known.NON_NEGATIVE)
+        floor = None
+        if x.spread is not None:
+            size = np.abs(x.value)
+            floor = _lowered(np.square(np.maximum(size - x.spread - size * 2.0**-51, 0.0)), rule)
+        return made(z, radius, x.arithmetic, known.NON_NEGATIVE, floor)
     return extended.unary(extended.square, x, z, radius, inside, rule, known.NON_NEGATIVE)
 
 
@@ -139,15 +158,18 @@ def sqrt(x: Ball) -> Ball:
         radius, inside = _rounded(z, None, rule), z <= rule.reach
     else:
         least = x.value - x.spread
+        if x.floor is not None:
+            least = np.maximum(least, x.floor)
         spread = z - np.sqrt(least)  # the farther side of a concave function
-        if x.bounds[0] >= 0.0 and not _all(least >= x.bounds[0]):
+        if x.floor is not None or (x.bounds[0] >= 0.0 and not _all(least >= x.bounds[0])):
             above = np.sqrt(x.value + x.spread) - z
             below = z - np.sqrt(np.maximum(least, x.bounds[0]))
             spread = np.maximum(above, below)
         magnitude = z + spread
         radius, inside = _rounded(magnitude, spread, rule), magnitude <= rule.reach
     if _all(inside):
-        return made(z, radius, x.arithmetic, bounds)
+        floor = None if x.floor is None else _lowered(np.sqrt(x.floor), rule)
+        return made(z, radius, x.arithmetic, bounds, floor)
     return extended.unary(extended.sqrt, x, z, radius, inside, rule, bounds)
 
 
@@ -249,6 +271,11 @@ def _rounded(magnitude: Any, spread: Any, rule: Rule, *factors: Ball) -> Any:
             zero = zero & reduce(np.logical_or, (_exactly(f.value == 0.0, f) for f in factors))
         radius = np.where(zero, 0.0, radius)
     return radius
+
+
+def _lowered(floor: Any, rule: Rule) -> Any:
+    """The lower end of a result that is at least ``floor`` before it is rounded."""
+    return np.maximum(floor * (1.0 - rule.share) - rule.underflow, 0.0)
 
 
 def _unrounded(radius: Any, spread: Any, where: Any, operand: Ball) -> Any:

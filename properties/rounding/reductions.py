@@ -34,7 +34,11 @@ def total(
     additions = np.maximum(terms.count - 1.0, 0.0)
     roundings = additions + _cast(arithmetic) * np.minimum(terms.count, 1.0)
     radius = _accumulated(terms, roundings, additions, arithmetic)
-    return _finished(terms, radius, arithmetic, bounds, axis, keepdims)
+    result = _finished(terms, radius, arithmetic, bounds, axis, keepdims)
+    if ball.floor is not None:
+        floor = _add(ball.floor, axis=axis, keepdims=keepdims)
+        result.floor = _floor_of_total(floor, roundings, terms.length, arithmetic)
+    return result
 
 
 @takes_function(np.mean)
@@ -54,7 +58,10 @@ def mean(
     radius = spread + magnitude * rule.share + np.where(magnitude > 0.0, underflow, 0.0)
     radius = np.where(np.isnan(radius), summed.radius, radius)
     radius = np.where(np.isinf(z) & (summed.radius == 0.0), 0.0, radius)
-    return made(z, radius, arithmetic, summed.bounds)
+    floor = None
+    if summed.floor is not None:
+        floor = np.maximum(summed.floor / count * (1.0 - rule.share) - underflow, 0.0)
+    return made(z, radius, arithmetic, summed.bounds, floor)
 
 
 class _Terms(NamedTuple):
@@ -94,6 +101,15 @@ def _accumulated(terms: _Terms, roundings: Any, additions: Any, arithmetic: Arit
     if arithmetic.computed.roundoff > arithmetic.accumulated.roundoff:
         radius = radius + _final_rounding(terms.value, radius, roundings, arithmetic)
     return radius * (1.0 + (terms.length + 8.0) * REFERENCE_ROUNDOFF)
+
+
+def _floor_of_total(floor: Any, roundings: Any, length: float, arithmetic: Arithmetic) -> Any:
+    """The lower end of a sum of terms that are at least 0 and add up to ``floor`` or more."""
+    share = arithmetic.growth(roundings) + (length + 8.0) * REFERENCE_ROUNDOFF
+    least = floor * (1.0 - share) - roundings * arithmetic.accumulated.underflow
+    if arithmetic.computed.roundoff > arithmetic.accumulated.roundoff:
+        least = least * (1.0 - arithmetic.computed.roundoff) - arithmetic.computed.underflow
+    return np.fmax(least, 0.0)
 
 
 def _final_rounding(value: Any, radius: Any, roundings: Any, arithmetic: Arithmetic) -> Any:

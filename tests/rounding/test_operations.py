@@ -153,6 +153,21 @@ def test_radii_of_operands_are_carried_on_soundly_and_no_wider_than_needed(name:
     assert 0.8 * result.radius <= farthest <= result.radius
 
 
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.95])
+def test_roots_of_mean_squares_know_both_of_their_ends(share: float) -> None:
+    """A radius reaches equally far both ways, and from 0.6 on beyond 0; the root does not."""
+    x = np.array([3.0, -1.0, 2.0, 0.5])
+    ball = Ball(x, share * np.abs(x), FORMATS["float64"])
+    root = np.sqrt(np.mean(np.square(ball), axis=-1, keepdims=True) + 0.01)
+    least, most = (np.sqrt(np.mean(np.square(x * (1 + s))) + 0.01) for s in (-share, share))
+    farthest = max(root.value[0] - least, most - root.value[0])
+    assert farthest <= root.radius[0] <= farthest * (1.0 + 2 * share**2)
+    assert 0.99 * least <= root.floor[0] <= least
+    quotient = ball / root
+    assert (quotient.radius >= (1 + share) * np.abs(x) / least - np.abs(quotient.value)).all()
+    assert (quotient.radius <= (1 + 2 * share) * np.abs(x) / least).all()
+
+
 def test_sums_and_products_attain_the_radii_of_their_terms() -> None:
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(4, 6)), rng.normal(size=(6, 5))

@@ -77,13 +77,15 @@ def check_digits(program: list[Step], inputs: list[Any], balls: list[Ball], seed
 def check_machine(
     program: list[Step], inputs: list[Any], balls: list[Ball], machine: Machine, seed: int
 ) -> None:
-    """Every value is inside its ball and its bounds, and NaN only where that is announced."""
+    """Every value is inside its ball and its ends, and NaN only where that is announced."""
     with np.errstate(all="ignore"):
         found = run(program, [machine.read(x) for x in inputs], on_machine(machine))
     for place, (actual, ball) in enumerate(zip(found, balls, strict=True)):
         numbers = np.broadcast_to(actual, ball.shape)
         wrong = ratio(numbers, ball) > 1.0
         wrong |= (numbers < ball.bounds[0]) | (numbers > ball.bounds[1])
+        if ball.floor is not None:
+            wrong |= numbers < ball.floor
         wrong |= np.isnan(numbers) & ~np.isnan(ball.value)
         assert not wrong.any(), (
             f"step {place} of program {seed}, {vars(machine)}\n{lines(program)}\n"
