@@ -20,6 +20,7 @@ from properties.strategies.arrays import (
     readable_arrays,
     seeds,
 )
+from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
 
 # The last of each together make the norm an identity, for all but huge rows.
 EPSILONS = (1e-5, 1e-6, 1e-2, 2.0**40)
@@ -34,6 +35,23 @@ class NormInputs:
     weight: Array
     eps: float
     layout: Layout = "contiguous"
+
+
+@dataclass(frozen=True)
+class ScaledInputs:
+    """Rows, a weight and an eps, and a signed power of two to multiply the rows by."""
+
+    rows: NormInputs
+    factor: float
+
+
+@dataclass(frozen=True)
+class SpoiledInputs:
+    """Rows x (M, L), of which those in ``lost`` (M,) are filled with ``value``, and their norm."""
+
+    rows: NormInputs
+    lost: Array
+    value: float
 
 
 def shapes() -> st.SearchStrategy[tuple[int, ...]]:
@@ -68,3 +86,59 @@ def _seeded(draw: st.DrawFn) -> NormInputs:
     eps = draw(st.sampled_from(EPSILONS))
     layout = LAYOUTS[seed % len(LAYOUTS)]  # drawn apart, it would nearly always be the first
     return NormInputs(normal(seed, shape) * scale, weight, eps, layout)
+
+
+# Decided by one uniform seed ---------------------------------------------------------------------
+
+WIDTHS = (1, 2, 3, 7, 8, 17, 64, 129, 896)
+
+
+def scaled() -> st.SearchStrategy[ScaledInputs]:
+    """Rows of about sqrt(eps) and larger, and factors 2^-12 to 2^12 of either sign."""
+
+    def seeded(seed: int) -> ScaledInputs:
+        rng = np.random.default_rng(seed)
+        rows = _rows(seed, rng, 10.0 ** int(rng.integers(-3, 2)))
+        factor = float(rng.choice([-1.0, 1.0])) * 2.0 ** int(rng.integers(-12, 13))
+        return ScaledInputs(rows, factor)
+
+    return uniform_seeds().map(seeded)
+
+
+def unit_rows() -> st.SearchStrategy[NormInputs]:
+    """Rows whose largest element is 1, most of them with one element far above the others."""
+
+    def seeded(seed: int) -> NormInputs:
+        rng = np.random.default_rng(seed)
+        rows = _rows(seed, rng, 1.0)
+        x = rows.x * 10.0 ** (-3.0 * rng.integers(0, 2, rows.x.shape))
+        x = x / np.max(np.abs(x), axis=-1, keepdims=True, initial=1e-9)
+        return NormInputs(x, rows.weight, rows.eps, rows.layout)
+
+    return uniform_seeds().map(seeded)
+
+
+def spoiled() -> st.SearchStrategy[SpoiledInputs]:
+    """Two and more rows, at least one of them lost and one not."""
+
+    def seeded(seed: int) -> SpoiledInputs:
+        rng = np.random.default_rng(seed)
+        rows = _rows(seed, rng, 10.0 ** int(rng.integers(-3, 3)), fewest=2)
+        lost = rng.random(len(rows.x)) < 0.4
+        lost[rng.permutation(len(lost))[:2]] = [True, False]
+        return SpoiledInputs(rows, lost, (np.nan, np.inf, -np.inf)[int(rng.integers(3))])
+
+    return uniform_seeds().map(seeded)
+
+
+def _rows(seed: int, rng: np.random.Generator, amplitude: float, fewest: int = 1) -> NormInputs:
+    """Up to six rows of one amplitude, within a factor of ten; readable for the smallest seeds."""
+    readable = seed < READABLE_SEEDS
+    width = int(rng.integers(1, 5)) if readable else WIDTHS[int(rng.integers(len(WIDTHS)))]
+    shape = (int(rng.integers(fewest, 3 if readable else 7)), width)
+    x: Any = rng.integers(-8, 9, shape) / 4 if readable else rng.standard_normal(shape)
+    x = amplitude * x * 10.0 ** rng.uniform(-1, 0, (shape[0], 1))
+    weight = 1.0 + 0.5 * rng.standard_normal(width)
+    weight = (1.0, 1e-3, 64.0)[int(rng.integers(3))] * weight
+    eps = (1e-5, 1e-6, 1e-2)[int(rng.integers(3))]
+    return NormInputs(x, weight, eps, LAYOUTS[int(rng.integers(len(LAYOUTS)))])
