@@ -82,15 +82,15 @@ def test_dsp_layout(subject: Subject, inputs: ExpertInputs) -> None:
     source="reproducible training and inference",
     needs=("experts",),
     examples=10,
-    inputs=experts.as_long_as_a_tile(),
+    inputs=experts.as_long_as_a_tile(fewest_slots=3),
 )
 def test_dsp_repeat(subject: Subject, inputs: ExpertInputs) -> None:
     """The same call gives the same bits again, forward and backward, with other calls in between.
 
     Not offered where the implementation declares ``deterministic=False``.
 
-    Hypotheses: those of DSP-SIZES: large enough for several threads and for contended sums. One
-    machine, one process, the same memory layout of the arguments.
+    Hypotheses: those of DSP-SIZES, K at least 3: large enough for several threads and for sums that
+    depend on their order. One machine, one process, the same memory layout of the arguments.
 
     Why: a run that cannot be repeated cannot be debugged, and recomputed activations that differ
     from the first ones give gradients of another function.

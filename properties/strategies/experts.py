@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ class Layouts(NamedTuple):
 CONTIGUOUS = Layouts()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExpertInputs:
     """One call: x (M, L), distinct ids per row and weights (M, K), the projections, the caps.
 
@@ -61,6 +61,16 @@ class ExpertInputs:
     beta_up: float
     layouts: Layouts = CONTIGUOUS
     cotangent: Array | None = None
+
+    def __repr__(self) -> str:
+        """The sizes; a report shows the values as the implementation was given them."""
+        (m, k), (n, h, latent) = self.weights.shape, self.parameters.gate_proj.shape
+        return f"ExpertInputs(M={m}, N={n}, K={k}, L={latent}, H={h})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same where Hypothesis prints what it drew, instead of every field."""
+        del cycle
+        printer.text(repr(self))
 
 
 class Sizes(NamedTuple):

@@ -116,7 +116,7 @@ LONG_SIZES = _by_size(
     [
         *(
             Sizes(m, n, k, *widths)
-            for m, (n, k), widths in product(LONG, ((1, 1), (2, 1), (3, 2), (7, 3)), WIDE)
+            for m, (n, k), widths in product(LONG, ((1, 1), (2, 1), (3, 2), (7, 3), (5, 4)), WIDE)
             if m * n * widths[0] * widths[1] <= 3_000_000
         ),
         *(
@@ -140,11 +140,12 @@ def laid_out_calls() -> st.SearchStrategy[ExpertInputs]:
     return _calls(small).map(lambda inputs: replace(inputs, layouts=Layouts()))
 
 
-def as_long_as_a_tile() -> st.SearchStrategy[ExpertInputs]:
+def as_long_as_a_tile(fewest_slots: int = 1) -> st.SearchStrategy[ExpertInputs]:
     """More rows and columns than a tile or a chunk, by one or a few; more slots than eight."""
+    long = tuple(sizes for sizes in LONG_SIZES if sizes.top_k >= fewest_slots)
 
     def seeded(seed: int) -> ExpertInputs:
-        return _drawn(np.random.default_rng(seed), _ranked(seed, LONG_SIZES), (1.0, 1.0, 0.1))
+        return _drawn(np.random.default_rng(seed), _ranked(seed, long), (1.0, 1.0, 0.1))
 
     return uniform_seeds().map(seeded)
 
