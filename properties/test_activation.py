@@ -28,7 +28,8 @@ def test_act_value(subject: Subject, inputs: ActivationInputs) -> None:
     The radius is relative to the result, so accuracy near 0 is judged as it is at 100.
 
     Hypotheses: finite gate and up of one shape, from subnormal to the largest numbers of the
-    storage format, ±0 included, any strides, no elements included; finite positive caps.
+    storage format, ±0 included, any strides, no elements included; finite positive caps whose
+    product storage can hold.
 
     Legal freedoms: any order of the products; reciprocals of the caps; functions accurate to 8
     units of roundoff (exp: 4, and 1.5 times its argument), relative to their results; subnormal
@@ -41,7 +42,8 @@ def test_act_value(subject: Subject, inputs: ActivationInputs) -> None:
     at a default.
     """
     call = Call.of(subject, inputs)
-    within(subject, call.result(), call.expected(), "situ_glu")
+    if call.bound() is not None:
+        within(subject, call.result(), call.expected(), "situ_glu")
 
 
 @specification(
@@ -93,8 +95,8 @@ def test_act_origin(subject: Subject, inputs: ActivationInputs) -> None:
     abs(SiTU - SwiGLU) <= sigmoid(g) (abs(u) abs(g)^3 / (3 b1^2) + abs(g) abs(u)^3 / (3 b2^2)),
     everywhere, which is abs(SwiGLU) ((g/b1)^2 + (u/b2)^2) / 3.
 
-    Hypotheses: finite gate and up, at most 3.4e38 in size. The bound is on the exact functions;
-    the implementation adds the radius of ACT-VALUE.
+    Hypotheses: finite gate and up, at most 3.4e38 in size; caps as for ACT-VALUE. The bound is on
+    the exact functions; the implementation adds the radius of ACT-VALUE.
 
     Proof: 0 <= z - tanh z <= z^3/3 for z >= 0, since the derivative of the difference is
     tanh^2 z <= z^2. With G = b1 t and U = b2 r this gives abs(g - G) <= abs(g)^3/(3 b1^2),
@@ -107,7 +109,8 @@ def test_act_origin(subject: Subject, inputs: ActivationInputs) -> None:
     than 1 at the origin, and sigmoid(g/b1) break it.
     """
     call = Call.of(subject, inputs, largest=LARGEST_FLOAT32)
-    near_swiglu(subject, call)
+    if call.bound() is not None:
+        near_swiglu(subject, call)
 
 
 @specification(
@@ -120,7 +123,7 @@ def test_act_origin(subject: Subject, inputs: ActivationInputs) -> None:
 def test_act_odd(subject: Subject, inputs: ActivationInputs) -> None:
     """SiTU-GLU is odd in up: out(g, -u) = -out(g, u), within twice the radius of ACT-VALUE.
 
-    Hypotheses: gate and up finite or infinite.
+    Hypotheses: gate and up finite or infinite; caps as for ACT-VALUE.
 
     Proof: tanh is odd, so the exact values are equal, and each result lies within the radius of
     its own; the radius is the same for u and -u.
@@ -132,6 +135,8 @@ def test_act_odd(subject: Subject, inputs: ActivationInputs) -> None:
     passes through a function that is not odd.
     """
     call = Call.of(subject, inputs)
+    if call.bound() is None:
+        return
     mirrored = call._replace(up=-call.up)
     radius = 2.0 * call.expected().radius
     opposite = Ball(-call.result(), radius, subject.arithmetic)
