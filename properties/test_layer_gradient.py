@@ -12,7 +12,7 @@ import numpy as np
 
 from properties.checks import require, within
 from properties.errors import UnknownError
-from properties.judgement.layer_calls import LayerCall
+from properties.judgement.layer_calls import LayerCall, cotangent_of
 from properties.judgement.layer_gradient import (
     legal_gradients,
     named_arrays,
@@ -66,7 +66,7 @@ def test_lay_grad(subject: Subject, inputs: GradientInputs) -> None:
     that an optimiser moves against the balancing.
     """
     call = LayerCall.of(subject, inputs.layer)
-    cotangent = subject.round_to_storage(inputs.cotangent)
+    cotangent = cotangent_of(subject, inputs.cotangent)
     selections = selections_of(subject, call)
     d_x, gradients = call.gradients(subject, cotangent)
     legal, expected = legal_gradients(subject, call, cotangent, selections)
@@ -110,7 +110,7 @@ def test_lay_sparse(subject: Subject, inputs: GradientInputs) -> None:
     uninitialised memory or a softmax over everybody.
     """
     call = LayerCall.of(subject, inputs.layer)
-    cotangent = subject.round_to_storage(inputs.cotangent)
+    cotangent = cotangent_of(subject, inputs.cotangent)
     selections = selections_of(subject, call)
     _, gradients = call.gradients(subject, cotangent)
     idle = ~possibly_chosen(selections, cotangent, len(call.parameters.gate_weight))
@@ -142,7 +142,7 @@ def test_lay_alive(subject: Subject) -> None:
     """
     inputs = layer_seeded.generic()
     call = LayerCall.of(subject, inputs.layer)
-    cotangent = subject.round_to_storage(inputs.cotangent)
+    cotangent = cotangent_of(subject, inputs.cotangent)
     selections = selections_of(subject, call)
     if not selections.clear.all():
         raise UnknownError("the pinned instance is not clear in these formats")

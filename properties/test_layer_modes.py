@@ -11,7 +11,7 @@ import numpy as np
 
 from properties.checks import within
 from properties.judgement.layer import agree
-from properties.judgement.layer_calls import LayerCall
+from properties.judgement.layer_calls import LayerCall, cotangent_of
 from properties.judgement.layer_gradient import legal_gradients, selections_of
 from properties.registry import specification
 from properties.strategies import layer_seeded
@@ -83,7 +83,7 @@ def test_lay_nan(subject: Subject, inputs: NanInputs) -> None:
     actual = spoiled.output(subject)[others]
     within(subject, actual, kept.legal(subject).nearest(actual), "layer beside lost tokens")
     if "layer_vjp" in subject.offered:
-        cotangent = subject.round_to_storage(inputs.cotangent)
+        cotangent = cotangent_of(subject, inputs.cotangent)
         d_x = spoiled.gradients(subject, cotangent)[0][others]
         selections = selections_of(subject, kept)
         legal, _ = legal_gradients(subject, kept, cotangent[others], selections)

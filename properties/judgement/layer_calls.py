@@ -15,9 +15,15 @@ from properties.rounding import Ball
 from properties.strategies.layer import IDENTITY, LayerInputs
 from properties.subject import Subject
 
+# What a cotangent is brought down to where storage ends near 2^16: gradients multiply it by up to
+# 1 / sqrt(eps), and by an identity norm's weight.
+SMALL_COTANGENT = 2.0**-4
+NARROW = 2.0**32
+
 __all__ = [
     "LayerCall",
     "absorbed",
+    "cotangent_of",
     "moved_to_up",
     "norm_remainder",
     "scaled_experts",
@@ -71,6 +77,14 @@ class LayerCall:
     def judged(self, subject: Subject) -> tuple[Array, LegalLayer]:
         """Both."""
         return self.output(subject), self.legal(subject)
+
+
+def cotangent_of(subject: Subject, drawn: Array) -> Array:
+    """The drawn cotangent in storage values, so small in float16 that gradients fit."""
+    largest = float(np.abs(drawn).max(initial=0.0))
+    if subject.arithmetic.stored.largest < NARROW and largest > SMALL_COTANGENT:
+        drawn = drawn * 2.0 ** np.floor(np.log2(SMALL_COTANGENT / largest))
+    return subject.round_to_storage(drawn)
 
 
 def _identity_exponent(subject: Subject) -> int:

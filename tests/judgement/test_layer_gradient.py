@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from impl_torch.adapter import StableLatentMoE
 from properties.execution import judge
 from properties.judgement.layer import on_arrays
 from properties.judgement.layer_calls import LayerCall
@@ -23,6 +24,7 @@ from properties.judgement.layer_gradient import (
 )
 from properties.lanes import LANES
 from properties.loading import subject_of
+from properties.protocol import Precision
 from properties.reference import Reference
 from properties.registry import find
 from properties.rounding import Arithmetic, Ball
@@ -95,6 +97,12 @@ class SharedSideBySide(layer_gradient.Staged):
         return super().shared(x_MD, replace(p, shared_experts=one), config)
 
 
+class Float16(StableLatentMoE):
+    """float16 in memory: gradients have to fit below 65504."""
+
+    name, precision = "float16", Precision("float32", "float32", "float16")
+
+
 class RoutedLast(layer_bfloat16.Staged):
     """The shared experts come first, so that the terms of d_x are added in another order."""
 
@@ -135,6 +143,7 @@ CORRECT = (
     layer_gradient.Staged,
     layer_bfloat16.Staged,
     SharedSideBySide,
+    Float16,
     RoutedLast,
     NoGradientOfTheBias,
     NegativeZeros,
