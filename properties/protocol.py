@@ -93,8 +93,8 @@ class Conventions:
     ``deterministic``: whether repeated calls are bit-equal.
     ``ranks``: whether the implementation can be launched on several processes.
 
-    The report prints every deviation; ``deterministic`` and ``ranks`` are only printed, since no
-    property of this version depends on them.
+    The report prints every deviation; ``ranks`` is only printed, since no property of this version
+    depends on it.
     """
 
     expert_rank: Literal["between", "interior", "q", "q+1"] = "between"
