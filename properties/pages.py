@@ -17,6 +17,7 @@ TITLES = {
     "experts": "Experts and dispatch (Eq. 11, Eq. 12)",
     "norm": "Norm (Eq. 11)",
     "layer": "Layer (Eq. 11)",
+    "ledger": "Ledger",
 }
 
 

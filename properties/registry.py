@@ -24,7 +24,16 @@ SPEC_VERSION = 1
 
 Kind = Literal["theorem", "counterexample", "claim"]
 
-TOPICS = ("activation", "routing", "balancing", "optimality", "experts", "norm", "layer")
+TOPICS = (
+    "activation",
+    "routing",
+    "balancing",
+    "optimality",
+    "experts",
+    "norm",
+    "layer",
+    "ledger",
+)
 
 _ID = re.compile(r"[A-Z]{3}-[A-Z0-9]+(-[A-Z0-9]+)?|QB-[A-Z0-9]+(-[A-Z0-9]+)?")
 

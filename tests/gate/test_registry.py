@@ -62,6 +62,7 @@ def test_ids_begin_with_their_topics_letters() -> None:
         "experts": "DSP",
         "norm": "NRM",
         "layer": "LAY",
+        "ledger": "LED",
     }
     for entry in catalogue().values():
         assert entry.id.startswith(letters[entry.topic] + "-"), entry.id
