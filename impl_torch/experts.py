@@ -276,6 +276,8 @@ class Experts(nn.Module):
     def reset_parameters(self) -> None:
         """Draw every matrix with variance 1/(its input width)."""
         for weight in (self.gate_proj, self.up_proj, self.down_proj):
+            if weight.is_meta:  # nothing to draw, and torch takes milliseconds to find out
+                return
             nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
 
     def forward(self, x_ML: Tensor, expert_ids_MK: Tensor, weights_MK: Tensor) -> Tensor:

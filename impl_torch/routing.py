@@ -208,6 +208,8 @@ class Router(KeepsPrecision):
 
     def reset_parameters(self) -> None:
         """Draw the weight with variance 1/D and set the bias to 0."""
+        if self.weight.is_meta:  # nothing to draw, and torch takes milliseconds to find out
+            return
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
         nn.init.zeros_(self.e_score_correction_bias)
 
