@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from lp_oracle.problem import Array, AssignmentProblem
+from lp_oracle.problem import Array, AssignmentProblem, require_summable
 
 Method: TypeAlias = Literal["highs", "highs-ds", "highs-ipm"]
 
@@ -65,6 +65,7 @@ def solve_linprog(
         raise ValueError(f"method {method!r} is unknown; use one of {', '.join(METHODS)}")
     problem = AssignmentProblem(np.asarray(scores), top_k)
     scores_MN = problem.scores.astype(np.float64)
+    require_summable(scores_MN, problem.m * problem.top_k)
     scale = _scale(scores_MN)
     totals = np.repeat([float(problem.top_k), float(problem.load)], [problem.m, problem.n])
     sums: Any = _sums(problem.m, problem.n)  # linprog takes sparse matrices; its stubs do not

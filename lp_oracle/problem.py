@@ -142,6 +142,14 @@ def _finite(raw: Array, name: str) -> Array:
     return values
 
 
+def require_summable(scores_MN: Array, assigned: int) -> None:
+    """ValueError if sums of so many scores could exceed what float64 holds."""
+    if float(max(abs(scores_MN.max()), abs(scores_MN.min()))) > 2.0**1020 / assigned:
+        raise ValueError(
+            f"{assigned} scores of this size add up beyond float64; scale the scores down"
+        )
+
+
 def require_real(raw: Array, name: str) -> None:
     """TypeError for a dtype that does not hold real numbers."""
     if raw.dtype.kind in "cmMSU":
@@ -157,7 +165,14 @@ def require_finite(values: Array, name: str) -> None:
 
 
 def score_matrix(values: ArrayLike) -> Array:
-    """``values`` as an array, without a copy; ValueError unless it is a non-empty matrix."""
+    """``values`` as an array, without a copy; ValueError unless it is a non-empty matrix.
+
+    A masked array is refused: its mask would be lost.
+    """
+    if np.ma.isMaskedArray(values):
+        raise ValueError(
+            "scores is a masked array; fill it, e.g. scores.filled(-1e9): every entry is a score"
+        )
     raw = np.asarray(values)
     if raw.ndim != 2:
         raise ValueError(f"scores has shape {raw.shape}; a matrix (tokens, experts) is needed")

@@ -79,7 +79,9 @@ class Conventions:
     ``expert_rank``: the statistic of the required biases that ``quantile_update`` reads: "q" or
     "q+1" (the exact order statistic), "interior" (between the two and off both by at least half
     of min(k/n, 1 - k/n) of their distance, as a linear quantile or a midpoint), or "between" (any
-    point of the closed interval).
+    point of the closed interval, another for each expert if you like, but at the same share of it
+    at every number of tokens and in every call). For a fractional q the interval reaches from the
+    last rank below q + 1 - k/n to the (ceil(q)+1)-th.
     ``histogram_rank``: the same for ``balancer``, up to the bin width; left out, it is
     ``expert_rank`` where that is "q" or "q+1", else "between".
     ``bias_sign``: +1 if experts are chosen by s + b, -1 if by s - b.

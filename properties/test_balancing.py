@@ -161,8 +161,9 @@ def test_qb_centre(subject: Subject, inputs: BatchInputs) -> None:
 def test_qb_shift(subject: Subject, inputs: ShiftInputs) -> None:
     """Adding a constant to the old bias leaves the new one as it was.
 
-    Hypotheses: k < n, a finite bias, at least one valid token, shifts from 1e-3 to 1000. Both
-    updates round; b + c rounds, too, by half a unit in the last place of c.
+    Hypotheses: k < n, a finite bias, at least one valid token, shifts from 1e-3 to 1000, less where
+    a sum of N of them would exceed the routing format. Both updates round; b + c rounds, too, by
+    half a unit in the last place of c.
 
     Source and proof: s + b + c has the cutoff alpha + c, so r moves by c, and b̂ with it; centring
     takes c away. A statistic of fixed ranks moves by no more than the r it is taken from.
@@ -177,7 +178,7 @@ def test_qb_shift(subject: Subject, inputs: ShiftInputs) -> None:
     batch = rounded(subject, inputs.batch)
     if not valid_rows(batch).shape[0]:
         return
-    shift = float(subject.round_to_routing(np.array(inputs.shift)))
+    shift = _centrable(subject, inputs.shift, batch.bias.shape[0])
     moved = replace(batch, bias=subject.round_to_routing(batch.bias + shift))
     before, after = updated(subject, batch), updated(subject, moved)
     slip = np.abs(moved.bias - shift - batch.bias).max()
@@ -199,6 +200,13 @@ def test_qb_shift(subject: Subject, inputs: ShiftInputs) -> None:
     require_some_constant(subject, after, [same], "the update after a shift")
     radius_N = radius_N + np.mean(radius_N) + means + one_rounding(after, arithmetic)
     within(subject, after, Ball(before, radius_N, arithmetic), "the update after a shift")
+
+
+def _centrable(subject: Subject, shift: float, num_experts: int) -> float:
+    """The shift, or the largest quarter of it whose sum over all experts the format holds."""
+    while not np.isfinite(subject.round_to_routing(np.array(8.0 * num_experts * shift))):
+        shift /= 4.0
+    return float(subject.round_to_routing(np.array(shift)))
 
 
 @specification(

@@ -57,6 +57,8 @@ def test_opt_impl(subject: Subject, inputs: BatchInputs) -> None:
     ``route`` chooses at the last bias. A bias on which D is at LP* need not route the optimum: the
     q-th statistic leaves ties at the cutoffs, which rounding breaks.
 
+    Batches on which 16-bit scores cancel along a cycle are not generic; they are counted apart.
+
     If it fails: D grows when the update's sign is flipped, when the bias is accumulated or kept in
     bfloat16, or a rank beyond the interval is read; it rests above LP* when a corner passes for
     interior, or the k-th score for the cutoff of the q-th statistic. Loads then stay off balance

@@ -19,6 +19,9 @@ from lp_oracle.problem import Array
 # left to the multipliers, which can be sums of many scores.
 SCORE_BITS = 48
 
+# float64 holds no smaller power of two; with finer levels multipliers could not be told apart.
+LEAST_EXPONENT = -1074
+
 # Scores further from all cutoffs than so many times the range of the cutoffs do not decide.
 _CUTOFF_RANGES = 64.0
 
@@ -125,7 +128,7 @@ def _rational_grid(rationals_MN: Array, bits: int) -> ScoreGrid:
 def _float_grid(scores_MN: Array, bits: int, deciding: Range | None = None) -> ScoreGrid:
     low, high = deciding or Range(float(scores_MN.min()), float(scores_MN.max()))
     size = max(abs(low), abs(high))
-    exponent = math.frexp(size)[1] - bits
+    exponent = max(math.frexp(size)[1] - bits, LEAST_EXPONENT)
     levels_MN = np.empty(scores_MN.shape, dtype=np.int64)
     is_exact = fits_float64(scores_MN)
     for block in token_blocks(*scores_MN.shape):

@@ -40,6 +40,7 @@ from lp_oracle.problem import (
     exact,
     require_finite,
     require_real,
+    require_summable,
     score_matrix,
 )
 
@@ -96,6 +97,7 @@ def certified_optimum(
     """
     raw = _checked(scores)
     top_k = checked_top_k(top_k, raw.shape[1])
+    require_summable(raw, raw.shape[0] * top_k)
     tell = progress if progress is not None else _silent
     deciding = deciding_range(raw, top_k)
     found = _optimum(raw, deciding, top_k, tell)

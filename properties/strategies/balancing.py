@@ -18,10 +18,12 @@ from properties.strategies.arrays import normal, readable_arrays, seeds
 # (N, K) with K < N: small ones, K over a power of two and others, the sizes of published models.
 SIZES = (
     *((2, 1), (3, 1), (3, 2), (4, 1), (5, 2), (7, 3), (8, 2), (16, 4), (13, 12), (33, 5)),
-    *((60, 8), (64, 6), (255, 8), (256, 8), (257, 8), (512, 10), (896, 16)),
+    *((60, 8), (64, 6), (255, 8), (256, 8), (257, 8), (512, 10), (896, 16), (160, 100)),
 )
 BINS = (1000, 64, 16, 3, 2)
 ELEMENTS = 12_000
+FEW_EXPERTS = 8
+MANY_TOKENS = (513, 1025, 2049, 4097)  # just past what kernels like to cut batches into
 
 SCALES = (1.0, 3.0, 0.1, 30.0, 1e-4, 1e3)
 TIES = ("none", "near", "lattice", "tokens")
@@ -119,13 +121,15 @@ def _seeded(draw: st.DrawFn) -> BatchInputs:
 
 
 def _token_counts(num_experts: int, top_k: int) -> st.SearchStrategy[int]:
-    """Any M up to a limit, M with integral q, and M = N, where a transpose goes unnoticed."""
+    """Any M up to a limit, M with integral q, M = N, where a transpose goes unnoticed, and many."""
     limit = max(min(300, ELEMENTS // num_experts), 4)
     step = num_experts // math.gcd(num_experts, top_k)
     whole = st.integers(1, max(limit // step, 1)).map(lambda times: times * step)
     kinds: list[Any] = [whole, st.integers(1, limit)]
     if num_experts <= limit:
         kinds.append(st.just(num_experts))
+    if num_experts <= FEW_EXPERTS:
+        kinds.append(st.sampled_from(MANY_TOKENS))
     return st.one_of(kinds)
 
 

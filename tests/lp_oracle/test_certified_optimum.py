@@ -160,7 +160,15 @@ def test_the_gap_covers_the_rounding_of_rationals(seed: int) -> None:
     assert 0 <= lost <= found.gap
 
 
-@pytest.mark.parametrize("power", [-1060, -1000, 0, 1000])
+def test_subnormal_scores_are_proved_by_what_float64_holds() -> None:
+    scores = np.array([[42, 31], [25, 13], [15, 2], [3, 0]]) * 5e-324
+    found = certified_optimum(scores, 1)
+    assert exact_worth(scores, found, Fraction(2)) == best_value(scores, 1)
+    if found.proof == "strict margins":
+        assert lp_oracle.certify_routing(scores, -found.expert_multipliers, 1).optimal
+
+
+@pytest.mark.parametrize("power", [-1000, 0, 1000])
 def test_any_power_of_two_is_the_same_problem(power: int) -> None:
     scores = np.random.default_rng(7).integers(0, 2**13, (36, 8)) / 2.0**13
     one = certified_optimum(scores, 2)
@@ -264,6 +272,8 @@ def test_a_lost_unit_does_not_pass_the_last_check(monkeypatch: pytest.MonkeyPatc
         (np.array([[1.0, np.nan]]), 1, r"scores\[\(0, 1\)\] is nan"),
         (np.ones((2, 3)), 4, "top_k = 4 must lie in 1..3"),
         (np.ones((2, 3)), 0, "top_k = 0 must lie in 1..3"),
+        (np.full((12, 6), 1.7e308), 2, "add up beyond float64"),
+        (np.ma.masked_equal(np.arange(6.0).reshape(2, 3), 2.0), 1, "masked array"),
     ],
 )
 def test_bad_input_is_refused(scores: Array, top_k: int, message: str) -> None:
