@@ -32,6 +32,7 @@ from properties.strategies.experts import (
     chosen_ids,
     drawn_parameters,
     drawn_weights,
+    repeated,
 )
 from properties.strategies.optimality import uniform_seeds
 from properties.strategies.shapes import SEEDS
@@ -42,6 +43,7 @@ __all__ = [
     "Twice",
     "any_call",
     "as_long_as_a_tile",
+    "backward_calls",
     "in_a_row",
     "laid_out_calls",
     "marked_rows",
@@ -63,6 +65,9 @@ MANY_WIDTHS = ((3, 5), (4, 4))
 
 # Every how many seeds one is readable.
 READABLE = 8
+
+# Every how many seeds one slot outweighs the others.
+DOMINATED = 8
 
 # Rows and widths on both sides of the tiles and chunks that kernels work in.
 LONG = (63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 300)
@@ -132,6 +137,18 @@ LONG_SIZES = _by_size(
 def any_call(fewest_tokens: int = 1) -> st.SearchStrategy[ExpertInputs]:
     """Every shape, crowd, amplitude and layout, with a cotangent of its own."""
     return _calls(_tables(lambda sizes: sizes.tokens >= fewest_tokens))
+
+
+def backward_calls() -> st.SearchStrategy[ExpertInputs]:
+    """The same; in one of eight cases, one slot of each token outweighs the 15 others."""
+
+    def seeded(seed: int) -> ExpertInputs:
+        if seed % DOMINATED == DOMINATED - 1:
+            return _dominated(np.random.default_rng(seed))
+        return _seeded(seed, tables)
+
+    tables = _tables()
+    return uniform_seeds().map(seeded)
 
 
 def laid_out_calls() -> st.SearchStrategy[ExpertInputs]:
@@ -235,6 +252,30 @@ def _seeded(seed: int, tables: _Tables) -> ExpertInputs:
 
 def _ranked(seed: int, table: tuple[Sizes, ...]) -> Sizes:
     return table[seed * len(table) // SEEDS]
+
+
+def _dominated(rng: np.random.Generator) -> ExpertInputs:
+    """Weights 1 and 15 times 2^-9, alike experts, and nothing that cancels: all factors positive.
+
+    In bfloat16 a term of 2^-9 is less than half a unit in the last place of any number in [1, 2). A
+    sum of that format that has met the heavy term loses every light one that follows.
+    """
+    sizes = Sizes(int(rng.integers(1, 5)), 16, 16, *_one_of(rng, ((1, 1), (2, 3), (3, 2), (4, 4))))
+    heavy = np.arange(16) == rng.integers(0, 16, (sizes.tokens, 1))
+    thin = drawn_parameters(rng, sizes._replace(experts=1), thin=True)
+    one = ExpertParameters(
+        np.abs(thin.gate_proj), np.abs(thin.up_proj), np.exp2(-2.0) * (thin.down_proj != 0.0)
+    )
+    shape = (sizes.tokens, sizes.latent)
+    return ExpertInputs(
+        x=rng.uniform(0.5, 1.0, shape),
+        expert_ids=chosen_ids(rng, sizes, "any"),
+        weights=np.where(heavy, 1.0, 2.0**-9),
+        parameters=repeated(one, sizes.experts),
+        beta_gate=4.0,
+        beta_up=25.0,
+        cotangent=np.exp2(rng.integers(-3, 4, shape)),
+    )
 
 
 def _readable(rng: np.random.Generator, sizes: Sizes) -> ExpertInputs:

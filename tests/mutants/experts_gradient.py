@@ -396,6 +396,23 @@ class GradientOfDownInBFloat16(Rounded):
         return torch.cat(rows) if rows else forward(x, expert_ids, weights, parameters, **betas)
 
 
+class SlotsAddedInBFloat16(Rounded):
+    """A token's d_x is added up over its slots in bfloat16."""
+
+    killed_by = "DSP-GRAD"
+
+    def experts_forward(
+        self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any, **betas: float
+    ) -> Tensor:
+        forward = super(Rounded, self).experts_forward
+        # Autograd adds the slots' gradients of the one x in its format.
+        terms = [
+            forward(x, expert_ids[:, [a]], weights[:, [a]], parameters, **betas).float()
+            for a in range(expert_ids.shape[1])
+        ]
+        return torch.stack(terms).sum(0).to(x.dtype)
+
+
 class _Float8OnTheWayBack(Function):
     """The identity; its gradient is rounded to float8 on the way back."""
 
