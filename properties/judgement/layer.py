@@ -24,6 +24,7 @@ from properties.protocol import Array, LayerConfig, LayerParameters, Routing
 from properties.rounding import Arithmetic, Ball, ratio
 from properties.rounding.arithmetic import REFERENCE_ROUNDOFF
 from properties.subject import Subject
+from reference_numpy.layer import routed_output, routed_sum, shared_outputs
 
 # A token with more legal selections than are listed, or looked for, is undecided unless one fits.
 MOST_LISTED = 32
@@ -34,6 +35,7 @@ Tree = TypeVar("Tree")
 __all__ = [
     "LegalLayer",
     "Selections",
+    "added_in_any_order",
     "agree",
     "crossed_outputs",
     "legal_layer",
@@ -272,22 +274,45 @@ def _outputs(
     """Eq. 11 on given routings: (R, D), as wide as either way to evaluate the shared experts asks.
 
     S shared experts of width G are one of width S G; published layers do it either way, and
-    neither rounds less than the other in every case.
+    neither rounds less than the other in every case. Routed and shared outputs are added in any
+    order.
     """
     x: Any = Ball.exact(x_RD, arithmetic)
 
-    def evaluated(parameters: LayerParameters) -> Any:
-        balls = on_arrays(lambda array: Ball.exact(array, arithmetic), parameters)
-        return reference.layer(x, balls, config=config, routing=routing)
+    def evaluated(parameters: LayerParameters) -> Ball:
+        balls: Any = on_arrays(lambda array: Ball.exact(array, arithmetic), parameters)
+        u = routed_sum(x, balls, routing, config=config)
+        routed: Any = routed_output(u, balls, config=config)
+        terms: Any = np.concatenate([routed[None], shared_outputs(x, balls, config=config)])
+        return added_in_any_order(terms)
 
-    apart: Ball = evaluated(parameters)
+    apart = evaluated(parameters)
     if len(parameters.shared_experts.gate_proj) == 1:
         return apart
-    together: Ball = evaluated(with_shared_experts(parameters, 1))
+    together = evaluated(with_shared_experts(parameters, 1))
     with np.errstate(invalid="ignore"):
         reach = together.radius + np.abs(together.value - apart.value)
         radius = np.maximum(apart.radius, reach)
     return Ball(apart.value, np.where(np.isnan(radius), np.inf, radius), arithmetic)
+
+
+def added_in_any_order(terms: Ball) -> Ball:
+    """The sum over the first axis, every partial sum stored, for every order of adding.
+
+    Each of P - 1 partial sums rounds where it is added and where it is stored. The last one is the
+    total; the others are at most the sum of all sizes.
+    """
+    arithmetic, count = terms.arithmetic, len(terms)
+    add, store = arithmetic.rules["add"], arithmetic.rules["store"]
+    once = np.log1p(add.share) + np.log1p(store.share)
+    size = (np.abs(terms.value) + terms.radius).sum(axis=0)
+    total = terms.value.sum(axis=0)
+    radius = terms.radius.sum(axis=0) + np.expm1((count - 2) * once) * size
+    radius = radius + np.expm1(once) * (np.abs(total) + radius)
+    # An exact 0 stays one: where nothing is added, nothing can underflow.
+    radius = radius + np.where(size > 0.0, (count - 1) * (add.underflow + store.underflow), 0.0)
+    fits = size + radius <= min(add.largest, store.largest)
+    return Ball(total, np.where(fits, radius, np.inf), arithmetic)
 
 
 def with_shared_experts(parameters: LayerParameters, count: int) -> LayerParameters:

@@ -20,6 +20,7 @@ import reference_numpy as reference
 from properties.judgement.layer import (
     LegalLayer,
     Selections,
+    added_in_any_order,
     legal_selections,
     on_arrays,
     score_balls,
@@ -124,7 +125,7 @@ def _evaluated(
     padded = np.pad(cotangent_RD, ((0, 0), (0, (places - 1) * model)))
     d_x, d_parameters = _reference_vjp(subject, apart, padded, expert_ids_RK)
     terms: Ball = np.swapaxes(d_x.reshape(rows, places, model), 0, 1)
-    return _added_in_any_order(terms), _read_together(d_parameters, model)
+    return added_in_any_order(terms), _read_together(d_parameters, model)
 
 
 def _reference_vjp(
@@ -207,20 +208,3 @@ def _read_together(gradients: LayerParameters, model: int) -> LayerParameters:
             down_proj=shared.down_proj[:, :model],
         ),
     )
-
-
-def _added_in_any_order(terms: Ball) -> Ball:
-    """The sum over the first axis, every partial sum stored, for every order of adding.
-
-    A partial sum is at most the sum of all sizes, and P - 1 of them round: once where they are
-    added and once where they are stored.
-    """
-    arithmetic, places = terms.arithmetic, len(terms)
-    add, store = arithmetic.rules["add"], arithmetic.rules["store"]
-    size = (np.abs(terms.value) + terms.radius).sum(axis=0)
-    share = np.expm1((places - 1) * (np.log1p(add.share) + np.log1p(store.share)))
-    radius = terms.radius.sum(axis=0) + share * size
-    # An exact 0 stays one: where nothing is added, nothing can underflow.
-    radius = radius + np.where(size > 0.0, (places - 1) * (add.underflow + store.underflow), 0.0)
-    fits = size + radius <= min(add.largest, store.largest)
-    return Ball(terms.value.sum(axis=0), np.where(fits, radius, np.inf), arithmetic)

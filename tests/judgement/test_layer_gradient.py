@@ -11,10 +11,9 @@ import torch
 
 from impl_torch.adapter import StableLatentMoE
 from properties.execution import judge
-from properties.judgement.layer import on_arrays
+from properties.judgement.layer import added_in_any_order, on_arrays
 from properties.judgement.layer_calls import LayerCall
 from properties.judgement.layer_gradient import (
-    _added_in_any_order,
     legal_gradients,
     named_arrays,
     parameter_gradients,
@@ -72,13 +71,13 @@ def test_every_order_of_adding_lies_within_the_radius():
     """Terms that cancel: in one order nothing rounds, in another one every partial sum does."""
     bfloat16 = Arithmetic("float32", "float32", "bfloat16")
     terms = np.array([1.0, 0.0078125, -1.0, 0.00390625])
-    ball = _added_in_any_order(Ball(terms[:, None], 0.0, bfloat16))
+    ball = added_in_any_order(Ball(terms[:, None], 0.0, bfloat16))
     for order in permutations(terms):
         total = torch.zeros((), dtype=torch.bfloat16)
         for term in order:
             total = total + torch.tensor(term, dtype=torch.bfloat16)
         assert abs(float(total) - ball.value[0]) <= ball.radius[0]
-    nothing = _added_in_any_order(Ball(np.zeros((4, 1)), 0.0, bfloat16))
+    nothing = added_in_any_order(Ball(np.zeros((4, 1)), 0.0, bfloat16))
     assert nothing.radius == 0.0
 
 
