@@ -52,9 +52,12 @@ REASONS = (
             "DSP-RELABEL",
             "DSP-LINEAR",
             "DSP-ROWS",
+            "NRM-SCALE",
             "LAY-SHAPE",
             "LAY-NORMORDER",
             "LAY-UPONCE",
+            "LAY-TRAINEVAL",
+            "LAY-SCALE",
         ),
     ),
     Reason(
@@ -65,7 +68,13 @@ REASONS = (
     Reason(
         "bounds the size of results, which zeros meet",
         (ZERO,),
-        ("ACT-VJP-BOUND", "ACT-BRANCH", "ACT-BELOW", "QB-SPAN", "QB-NONEXPANSIVE"),
+        ("ACT-VJP-BOUND", "ACT-BRANCH", "ACT-BELOW", "QB-SPAN", "QB-NONEXPANSIVE", "NRM-BOUND"),
+    ),
+    Reason(
+        "bounds the size of results, which come no nearer to it than this error",
+        (LOWER,),
+        ("NRM-BOUND",),
+        ("float64",),
     ),
     Reason(
         "asks for a mean of 0, which every multiple of the bias has",
@@ -132,6 +141,8 @@ REASONS = (
             "LAY-SHAPE",
             "LAY-UPONCE",
             "LAY-ROUTERWIDTH",
+            "LAY-TRAINEVAL",
+            "LAY-SCALE",
         ),
     ),
     Reason(
@@ -148,7 +159,7 @@ REASONS = (
     Reason(
         "allows for four roundings to storage and more in a row, which are as large as this error",
         (LOWER,),
-        ("LAY-TINY", "DSP-GRAD-SIZES", "DSP-SIZES"),
+        ("LAY-TINY", "LAY-MIXED", "DSP-GRAD-SIZES", "DSP-SIZES"),
         ("bfloat16",),
     ),
     Reason("has no routed output, or the same in both calls", (DROPPED, UNIFORM), ("LAY-SHARED",)),
