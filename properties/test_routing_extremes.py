@@ -37,7 +37,7 @@ from properties.subject import Subject
     "RTR-INFINITE",
     source="Eq. 13",
     needs=("route",),
-    examples=120,
+    examples=80,
     inputs=routing_extremes.infinite(),
 )
 def test_rtr_infinite(subject: Subject, inputs: RoutingInputs) -> None:
@@ -71,7 +71,7 @@ def test_rtr_infinite(subject: Subject, inputs: RoutingInputs) -> None:
 
 
 @specification(
-    "RTR-NAN", source="Eq. 13", needs=("route",), examples=100, inputs=routing_extremes.poisoned()
+    "RTR-NAN", source="Eq. 13", needs=("route",), examples=80, inputs=routing_extremes.poisoned()
 )
 def test_rtr_nan(subject: Subject, inputs: PoisonedInputs) -> None:
     """A row with NaN keeps its ids in [0, N) and leaves every other row as it was.
@@ -121,7 +121,7 @@ def _filled(inputs: PoisonedInputs, logits: Array, value: float) -> Array:
 
 
 @specification(
-    "RTR-NEGINF", source="Eq. 13", needs=("route",), examples=100, inputs=routing_extremes.walled()
+    "RTR-NEGINF", source="Eq. 13", needs=("route",), examples=70, inputs=routing_extremes.walled()
 )
 def test_rtr_neginf(subject: Subject, inputs: RoutingInputs) -> None:
     """A bias of -inf shuts an expert out: it is never chosen while K others have a finite one.
@@ -157,7 +157,7 @@ def test_rtr_neginf(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-SMALLGAP",
     source="Eq. 13, 14",
     needs=("route",),
-    examples=100,
+    examples=80,
     inputs=routing_extremes.small_gaps(),
 )
 def test_rtr_smallgap(subject: Subject, inputs: RoutingInputs) -> None:
@@ -184,7 +184,7 @@ def test_rtr_smallgap(subject: Subject, inputs: RoutingInputs) -> None:
 
 
 @specification(
-    "RTR-ONE", source="Eq. 13", needs=("route",), examples=80, inputs=routing_extremes.one_chosen()
+    "RTR-ONE", source="Eq. 13", needs=("route",), examples=60, inputs=routing_extremes.one_chosen()
 )
 def test_rtr_one(subject: Subject, inputs: RoutingInputs) -> None:
     """With K = 1 the single weight is s / (s + epsilon), or s where ``top1_renormalised`` is off.
@@ -210,7 +210,7 @@ def test_rtr_one(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-ALL",
     source="Eq. 13, 14",
     needs=("route",),
-    examples=60,
+    examples=50,
     inputs=routing_extremes.all_chosen(),
 )
 def test_rtr_all(subject: Subject, inputs: RoutingInputs) -> None:

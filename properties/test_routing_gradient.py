@@ -32,7 +32,7 @@ from properties.subject import Routed, Subject
     "RTR-GRAD",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=150,
+    examples=120,
     inputs=routing_gradient.inputs(),
 )
 def test_rtr_grad(subject: Subject, inputs: GradientInputs) -> None:
@@ -78,7 +78,7 @@ def _gradient(subject: Subject, logits: Array, bias: Array, cotangent: Array) ->
     "RTR-GRAD-FLAT",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=80,
+    examples=50,
     inputs=routing_gradient.flat(),
 )
 def test_rtr_grad_flat(subject: Subject, inputs: GradientInputs) -> None:
@@ -109,7 +109,7 @@ def test_rtr_grad_flat(subject: Subject, inputs: GradientInputs) -> None:
     "RTR-GRAD-LINEAR",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=60,
+    examples=40,
     inputs=routing_gradient.pairs(),
 )
 def test_rtr_grad_linear(subject: Subject, inputs: PairInputs) -> None:
@@ -145,7 +145,7 @@ def test_rtr_grad_linear(subject: Subject, inputs: PairInputs) -> None:
     "RTR-GRAD-SLOTS",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=60,
+    examples=40,
     inputs=routing_gradient.pairs(),
     seed=seeds(),
 )
@@ -191,7 +191,7 @@ def _of_experts(by_expert: Array, routed: Routed) -> Array:
     "RTR-GRAD-FAR",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=80,
+    examples=60,
     inputs=routing_gradient.far(),
 )
 def test_rtr_grad_far(subject: Subject, inputs: GradientInputs) -> None:
@@ -219,7 +219,7 @@ def test_rtr_grad_far(subject: Subject, inputs: GradientInputs) -> None:
     "RTR-GRAD-NAN",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=60,
+    examples=50,
     inputs=routing_extremes.poisoned(),
     seed=seeds(),
 )

@@ -27,7 +27,7 @@ from properties.subject import Subject
 
 
 @specification(
-    "RTR-MARGIN", source="Eq. 13", needs=("route",), examples=150, inputs=routing_margins.margins()
+    "RTR-MARGIN", source="Eq. 13", needs=("route",), examples=120, inputs=routing_margins.margins()
 )
 def test_rtr_margin(subject: Subject, inputs: RoutingInputs) -> None:
     """A clear margin at the cutoff decides the choice; inside the radius, or tied, either is right.
@@ -68,7 +68,7 @@ def test_rtr_margin(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-RELABEL",
     source="Eq. 13",
     needs=("route",),
-    examples=100,
+    examples=90,
     inputs=routing_sizes.relabelled(),
 )
 def test_rtr_relabel(subject: Subject, inputs: RelabelledInputs) -> None:
@@ -103,7 +103,7 @@ def test_rtr_relabel(subject: Subject, inputs: RelabelledInputs) -> None:
     "RTR-STRIDE",
     source="Eq. 13",
     needs=("route",),
-    examples=60,
+    examples=40,
     inputs=routing_sizes.laid_out_anyhow(),
 )
 def test_rtr_stride(subject: Subject, inputs: RoutingInputs) -> None:
@@ -133,7 +133,7 @@ def test_rtr_stride(subject: Subject, inputs: RoutingInputs) -> None:
 
 
 @specification(
-    "RTR-LARGE", source="Eq. 13", needs=("route",), examples=40, inputs=routing_sizes.large()
+    "RTR-LARGE", source="Eq. 13", needs=("route",), examples=36, inputs=routing_sizes.large()
 )
 def test_rtr_large(subject: Subject, inputs: RoutingInputs) -> None:
     """Thousands of tokens are routed like few: every row gets its experts, weights and cutoff.

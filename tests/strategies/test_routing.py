@@ -52,14 +52,14 @@ def margins_in(property_id: str) -> Counter[str]:
 def test_margins_are_drawn_equally_often() -> None:
     counts = margins_in("RTR-MARGIN")
     assert set(counts) == set(MARGINS)
-    assert sum(counts.values()) == len(drawn("RTR-MARGIN")) == 150
-    assert min(counts.values()) >= 35
+    assert sum(counts.values()) == len(drawn("RTR-MARGIN")) == 120
+    assert min(counts.values()) >= 28
 
 
 @pytest.mark.parametrize("property_id", ["RTR-RELABEL", "RTR-STRIDE", "RTR-GRAD", "RTR-GRAD-FLAT"])
 def test_margins_are_drawn_among_other_inputs(property_id: str) -> None:
     counts = margins_in(property_id)
-    assert all(counts[margin] >= 3 for margin in MARGINS)
+    assert all(counts[margin] >= 1 for margin in MARGINS)
     assert 0.5 * len(drawn(property_id)) < len(drawn(property_id)) - sum(counts.values())
 
 
@@ -148,7 +148,7 @@ def test_poisoned_rows_stand_beside_healthy_ones_and_alone() -> None:
     healthy = Counter(
         int(np.sign(np.count_nonzero(~inputs.nan.any(axis=1)))) for inputs in drawn("RTR-NAN")
     )
-    assert healthy[1] > 60
+    assert healthy[1] > 50
     assert healthy[0] > 3
     assert all(inputs.nan.any() for inputs in drawn("RTR-NAN"))
     assert any(0 < inputs.nan.sum() < inputs.nan[0].size for inputs in drawn("RTR-NAN"))
@@ -160,7 +160,7 @@ def test_walls_leave_enough_experts_and_hide_good_ones() -> None:
         finite = np.isfinite(inputs.bias)
         assert inputs.top_k <= np.count_nonzero(finite) < len(finite)
         tempting += bool(inputs.logits[:, ~finite].max() > inputs.logits[:, finite].max())
-    assert tempting > 30
+    assert tempting > 20
 
 
 @pytest.mark.parametrize("property_id", ["RTR-GRAD", "RTR-MARGIN", "RTR-GROUPS", "RTR-SMALLGAP"])
