@@ -28,9 +28,9 @@ from tests.rounding.programs import (
     on_machine,
     run,
 )
-from tests.rounding.sharpness import LOOSEST, Figures, composite_figures, digit_ratios
+from tests.rounding.sharpness import LOOSEST, Figures, apart, composite_figures, digit_ratios
 from tests.rounding.simulation import FORMATS, Machine
-from tests.rounding.test_operations import CASES, ratios
+from tests.rounding.test_operations import CASES, IN_MANY_DIGITS, arguments, ratios
 from tests.rounding.test_soundness import INPUTS, LENGTH, drawn_inputs
 
 PAGE = Path(__file__).parents[2] / "docs" / "rounding.md"
@@ -72,23 +72,31 @@ def expressions(format_name: str, programs: int) -> Soundness:
         with mpmath.workdps(DIGITS):
             exact = run(program, [digits(x) for x in inputs], IN_DIGITS)
             for true, ball in zip(exact, balls, strict=True):
-                apart = distance_over_radius(true, ball.value, ball.radius)
-                worst_digits = max(worst_digits, apart)
+                distance = distance_over_radius(true, ball.value, ball.radius)
+                worst_digits = max(worst_digits, distance)
         for _ in range(PROGRAM_MACHINES):
             machine = Machine(arithmetic, rng)
             with np.errstate(all="ignore"):
                 found = run(program, [machine.read(x) for x in inputs], on_machine(machine))
             for actual, ball in zip(found, balls, strict=True):
-                apart = ratio(np.broadcast_to(actual, ball.shape), ball)
-                worst_machine = max(worst_machine, float(np.nanmax(apart, initial=0.0)))
+                found_ratios = ratio(np.broadcast_to(actual, ball.shape), ball)
+                worst_machine = max(worst_machine, float(np.nanmax(found_ratios, initial=0.0)))
     return Soundness(values, worst_digits, worst_machine)
 
 
 @cache
-def operation(name: str, format_name: str) -> Figures:
-    """One operation on forty machines; the radius is not compared with the value here."""
-    seen = ratios(CASES[name], FORMATS[format_name], np.random.default_rng(len(name)))
-    return Figures(seen, np.array([]))
+def operation(name: str, format_name: str) -> Figures | None:
+    """One operation on forty machines; in float64, which they share with it, against 60 digits."""
+    case, rng = CASES[name], np.random.default_rng(len(name))
+    none = np.array([])
+    if format_name != "float64":
+        return Figures(ratios(case, FORMATS[format_name], rng), none)
+    if name not in IN_MANY_DIGITS:
+        return None
+    given = arguments(case, FORMATS[format_name], rng)
+    ball = case.on_balls(*(Ball.exact(x, FORMATS[format_name]) for x in given))
+    with mpmath.workdps(DIGITS):
+        return Figures(apart(IN_MANY_DIGITS[name](*(digits(x) for x in given)), ball), none)
 
 
 # The page ----------------------------------------------------------------------------------------
@@ -169,7 +177,7 @@ def _row(name: str, figures: Sequence[Figures | None]) -> str:
 def _cell(found: Figures | None) -> str:
     """Median and worst ratio; after it the radius in units where there is one to tell."""
     if found is None:
-        return "unknown"
+        return "–"
     worst = f"{found.worst:.2g}"
     cell = f"{found.median:.2g} / " + (f"**{worst}**" if found.worst < 1.0 / LOOSEST else worst)
     if found.units.size:

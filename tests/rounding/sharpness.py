@@ -24,7 +24,7 @@ from tests.rounding.simulation import FORMATS, Machine
 # A radius this many times the worst error that was ever seen would not bite.
 LOOSEST = 100.0
 
-__all__ = ["LOOSEST", "Figures", "composite_figures", "digit_ratios", "machine_ratios"]
+__all__ = ["LOOSEST", "Figures", "apart", "composite_figures", "digit_ratios", "machine_ratios"]
 
 
 class Figures(NamedTuple):
@@ -91,10 +91,11 @@ def digit_ratios(drawn: Drawn) -> dict[str, Any]:
     balls = drawn.on(lambda array: Ball.exact(array, FORMATS["float64"]))
     with mpmath.workdps(DIGITS):
         exact = drawn.on(in_digits)
-        return {key: _apart(exact[key].value, ball) for key, ball in balls.items()}
+        return {key: apart(exact[key].value, ball) for key, ball in balls.items()}
 
 
-def _apart(exact: Any, ball: Ball) -> Any:
+def apart(exact: Any, ball: Ball) -> Any:
+    """Ratios against numbers in many digits, where the radius is not 0."""
     judged = ball.radius > 0.0
     triples = zip(exact[judged], ball.value[judged], ball.radius[judged], strict=True)
     return np.array([float(abs(true - mpmath.mpf(v)) / mpmath.mpf(r)) for true, v, r in triples])
