@@ -72,7 +72,7 @@ def test_act_vjp(subject: Subject, inputs: GradientInputs) -> None:
     "ACT-VJP-SWEEP",
     source="Eq. 12, differentiated",
     needs=("situ_glu_vjp",),
-    examples=2,
+    examples=3,
     sweep=sweeps(),
 )
 def test_act_vjp_sweep(subject: Subject, sweep: Sweep) -> None:

@@ -28,7 +28,7 @@ FLOAT8 = ml_dtypes.float8_e4m3fn
 LARGEST_FLOAT8 = 448.0
 
 
-@specification("ACT-SWEEP", source="Eq. 12", needs=("situ_glu",), examples=3, sweep=sweeps())
+@specification("ACT-SWEEP", source="Eq. 12", needs=("situ_glu",), examples=4, sweep=sweeps())
 def test_act_sweep(subject: Subject, sweep: Sweep) -> None:
     """ACT-VALUE holds for every number that a storage format of 16 bits has, as gate and as up.
 

@@ -55,7 +55,7 @@ def sweeps() -> st.SearchStrategy[Sweep]:
 
 def _seeded(seed: int) -> Sweep:
     rng = np.random.default_rng(seed)
-    beta_gate, beta_up = (4.0, 25.0) if rng.random() < 0.5 else betas(rng)
+    beta_gate, beta_up = (4.0, 25.0) if rng.random() < 0.75 else betas(rng)
     gate, up = (
         one_of(rng, _BESIDE) if rng.random() < 0.5 else float(rng.uniform(-3.0, 3.0) * cap)
         for cap in (beta_gate, beta_up)

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from properties.protocol import Array, Conventions
 from tests.mutants.activation import Correct
-from tests.mutants.activation_gradient import CorrectGradient, Pair
+from tests.mutants.activation_gradient import CorrectGradient, Pair, leading_digits
 
 
 class OneTableEntryWrong(Correct):
@@ -19,18 +18,18 @@ class OneTableEntryWrong(Correct):
     killed_by = "ACT-SWEEP"
 
     def up_cap(self, z: Array, beta: float) -> Array:
-        entry = z.astype(ml_dtypes.bfloat16) == ml_dtypes.bfloat16(3.46875)
+        entry = leading_digits(z) == np.float32(3.46875)
         return np.where(entry, np.float32(0.99), np.float32(1)) * super().up_cap(z, beta)
 
 
 class SeamOfPolynomials(Correct):
-    """sigmoid is in two pieces, and the one just right of g = -8 is used a little too far."""
+    """sigmoid is in two pieces, and the one right of g = -8 is used a little too far."""
 
     killed_by = "ACT-SWEEP"
 
     def sigmoid(self, z: Array, beta: float) -> Array:
         sigma = super().sigmoid(z, beta)
-        return np.where((z < -8) & (z >= -8.03125), np.float32(1.001) * sigma, sigma)
+        return np.where((z <= -8) & (z > -8.0625), np.float32(1.001) * sigma, sigma)
 
 
 class StopsShort(Correct):
