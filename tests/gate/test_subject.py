@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from properties.protocol import (
     Precision,
     Routing,
 )
+from properties.reference import Reference
 from properties.strategies.arrays import LAYOUTS, laid_out
 
 
@@ -177,3 +179,45 @@ def test_calls_of_the_present_case_are_remembered() -> None:
     with subject.new_case() as case:
         pass
     assert case.calls == []
+
+
+class Gradients(Reference):
+    """The reference's gradients of the layer, changed by ``change`` before they are returned."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.change = change
+
+    def layer_vjp(
+        self, x: Array, parameters: LayerParameters, cotangent: Array, **given: Any
+    ) -> Any:
+        return self.change(*super().layer_vjp(x, parameters, cotangent, **given))
+
+
+def layer_gradients(change: Any) -> Any:
+    x = np.ones((2, 4))
+    subject = subject_of(Gradients(change))
+    return subject.layer_vjp(x, layer_parameters(), x, config=LayerConfig(top_k=2))
+
+
+def test_a_selection_bias_without_gradient_has_a_gradient_of_zero() -> None:
+    _, gradients = layer_gradients(lambda d_x, d: (d_x, replace(d, e_score_correction_bias=None)))
+    np.testing.assert_array_equal(gradients.e_score_correction_bias, np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda d_x, d: d_x, r"layer_vjp returned .*; expected .*d_x, d_parameters"),
+        (lambda d_x, d: (d_x[:1], d), "layer_vjp: d_x"),
+        (lambda d_x, d: (d_x, d.experts), "d_parameters has no gate_weight"),
+        (lambda d_x, d: (d_x, replace(d, gate_weight=None)), r"d_parameters\.gate_weight"),
+        (
+            lambda d_x, d: (d_x, replace(d, shared_experts=d.experts)),
+            r"d_parameters\.shared_experts\.gate_proj",
+        ),
+    ],
+)
+def test_gradients_of_the_layer_are_those_of_its_parts(change: Any, told: str) -> None:
+    with pytest.raises(AdapterError, match=told):
+        layer_gradients(change)
