@@ -14,7 +14,7 @@ from properties.judgement.routing import cutoff_ball, require_selection
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.protocol import Array, Conventions, Precision, Routing
-from properties.registry import catalogue
+from properties.registry import catalogue, find
 from properties.rounding import Ball
 from properties.subject import Routed
 from tests.mutants.routing import Float32Router, Router, normalised
@@ -111,6 +111,40 @@ def test_correct_routers_of_every_convention_pass(router: Any) -> None:
         if entry.id.startswith("RTR-") and entry.needs == ("route",):
             outcome = judge(entry, subject, LANES["quick"])
             assert outcome.verdict == "passed", f"{entry.id}: {outcome.message}"
+
+
+class RefusesAllExperts(Float32Router):
+    """Has nothing to balance with K = N, and says so."""
+
+    error: Exception = ValueError("top_k = N leaves no cutoff; there is nothing to balance")
+
+    def quantile_update(self, logits: Array, bias: Array, *, top_k: int, mask: Any = None) -> Array:
+        raise self.error
+
+
+class FailsAllExperts(RefusesAllExperts):
+    """Runs into an index that is not there."""
+
+    error = IndexError("index 3 is out of bounds for axis 1 with size 3")
+
+
+class RefusesWithoutAWord(RefusesAllExperts):
+    """Refuses, and does not say why."""
+
+    error = ValueError("")
+
+
+@pytest.mark.parametrize(
+    ("router", "verdict"),
+    [
+        (RefusesAllExperts, "passed"),
+        (FailsAllExperts, "failed"),
+        (RefusesWithoutAWord, "failed"),
+    ],
+)
+def test_an_update_of_all_experts_may_be_refused_in_words(router: Any, verdict: str) -> None:
+    outcome = judge(find("RTR-ALL"), subject_of(router()), LANES["quick"])
+    assert outcome.verdict == verdict, outcome.message
 
 
 def judged(ids: list[int], value: list[float], radius: float) -> None:
