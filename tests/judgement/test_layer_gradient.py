@@ -138,6 +138,16 @@ class OtherConventions(Reference):
         return super().layer_vjp(x, own, cotangent, config=config)
 
 
+class OtherWeights(Reference):
+    """A large epsilon, and the raw score for K = 1, both declared."""
+
+    conventions = replace(Reference.conventions, weight_epsilon=1e-3, top1_renormalised=False)
+
+    def layer_vjp(self, x, parameters, cotangent, *, config):
+        own = {"epsilon": 1e-3, "top1_renormalised": False}
+        return layer_vjp(x, parameters, cotangent, config=config, **own)
+
+
 CORRECT = (
     layer_gradient.Staged,
     layer_bfloat16.Staged,
@@ -147,6 +157,7 @@ CORRECT = (
     NoGradientOfTheBias,
     NegativeZeros,
     OtherConventions,
+    OtherWeights,
 )
 
 
