@@ -56,7 +56,7 @@ def test_rtr_grad(subject: Subject, inputs: GradientInputs) -> None:
     If it fails: the router learns from another function than the layer computes. Seen in practice:
     the normalising sum detached, or the division left out of the backward pass; a straight-through
     softmax over all experts; the bias a parameter that an optimiser moves; weights computed as
-    s * (1 / S), whose automatic derivative has 1 / S^2: infinite in float32 once S is below 5e-20.
+    s * (1 / S), whose automatic derivative has 1 / S^2: infinite in float32 once S is below 4e-20.
     """
     logits, bias = on_grid(subject, inputs.routing)
     cotangent = held(subject, inputs.cotangent)
