@@ -43,9 +43,9 @@ class LayerCall:
 
     @classmethod
     def of(cls, subject: Subject, inputs: LayerInputs) -> LayerCall:
-        """The drawn inputs, rounded to the subject's formats."""
+        """The drawn inputs in the subject's formats, which can square the routed sum, too."""
         bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
-        rounded = on_arrays(subject.round_to_storage, inputs.parameters)
+        rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs))
         rounded = replace(rounded, e_score_correction_bias=bias)
         call = cls(subject.round_to_storage(inputs.x), rounded, inputs.config, inputs.training)
         if not inputs.identity_norm:
@@ -95,6 +95,27 @@ def _identity_exponent(subject: Subject) -> int:
     return min(IDENTITY, int(fits) - 1)
 
 
+def _squarable(subject: Subject, inputs: LayerInputs) -> LayerParameters:
+    """The parameters, the experts' down projections halved until the squares of u surely fit.
+
+    Where they are taken in float16, they overflow from 256 on, and nothing is owed for such a u.
+    All other formats hold the squares of all that is drawn.
+    """
+    arithmetic, experts = subject.arithmetic, inputs.parameters.experts
+    most = min(arithmetic.computed.largest, arithmetic.accumulated.largest) / 4
+    excess = np.sum(_largest_sum(inputs.parameters, inputs.config) ** 2) / most
+    halvings = max(0, int(np.ceil(np.log2(max(excess, 1.0)) / 2)))
+    down_proj = experts.down_proj * 2.0**-halvings
+    return replace(inputs.parameters, experts=replace(experts, down_proj=down_proj))
+
+
+def _largest_sum(parameters: LayerParameters, config: LayerConfig) -> Array:
+    """A bound (L,) of abs(u) for any routing and any token, through the caps."""
+    cap = abs(config.routed_scale) * config.beta_gate * config.beta_up
+    largest: Array = cap * np.abs(parameters.experts.down_proj).sum(axis=2).max(axis=0)
+    return largest
+
+
 def norm_remainder(call: LayerCall) -> Array:
     """How far W_up RMSNorm(u) is from W_up u, with an identity norm of width L, then of width D.
 
@@ -102,8 +123,7 @@ def norm_remainder(call: LayerCall) -> Array:
     t = mean(u^2) / eps, and abs(u) is bounded by the caps.
     """
     config, parameters = call.config, call.parameters
-    cap = abs(config.routed_scale) * config.beta_gate * config.beta_up
-    u_L = cap * np.abs(parameters.experts.down_proj).sum(axis=2).max(axis=0)
+    u_L = _largest_sum(parameters, config)
     up_D: Array = np.abs(parameters.routed_expert_up_proj) @ u_L
     share = (np.mean(u_L**2) + np.mean(up_D**2)) / config.norm_eps
     remainder: Array = up_D * share / 2
