@@ -51,7 +51,11 @@ class ExpertCall:
 
     @classmethod
     def of(cls, subject: Subject, inputs: ExpertInputs) -> ExpertCall:
-        """The drawn inputs; an x beyond the square root of the largest number is clipped."""
+        """The drawn inputs.
+
+        An x beyond the square root of the largest number is clipped to it, and a cotangent to a
+        64th of that: in a format of short range, gradients would be infinite otherwise.
+        """
         far = np.sqrt(subject.arithmetic.stored.largest)
         held, lie = subject.round_to_storage, inputs.layouts
         drawn = np.ones(inputs.x.shape) if inputs.cotangent is None else inputs.cotangent
@@ -65,7 +69,7 @@ class ExpertCall:
             ),
             inputs.beta_gate,
             inputs.beta_up,
-            laid_out(held(drawn), lie.cotangent),
+            laid_out(held(np.clip(drawn, -far / 64.0, far / 64.0)), lie.cotangent),
         )
 
     @property
