@@ -16,7 +16,7 @@ from properties.judgement.layer_calls import LayerCall, scaled_experts, times
 from properties.registry import specification
 from properties.strategies import layer_seeded
 from properties.strategies.layer import LayerInputs
-from properties.strategies.layer_seeded import LongInputs, ScaleInputs
+from properties.strategies.layer_seeded import ScaleInputs, WideInputs
 from properties.subject import Subject
 
 
@@ -104,7 +104,7 @@ def test_lay_smallgap(subject: Subject, inputs: LayerInputs) -> None:
 @specification(
     "LAY-WIDE", source="Eq. 11", needs=("layer",), examples=20, inputs=layer_seeded.wide()
 )
-def test_lay_wide(subject: Subject, inputs: LayerInputs) -> None:
+def test_lay_wide(subject: Subject, inputs: WideInputs) -> None:
     """Eq. 11 holds for many experts per token and for widths beyond one vector register.
 
     Hypotheses: as in LAY-VALUE, 8 < K < N <= 33, widths from 1 to 48, all different or all equal.
@@ -115,7 +115,7 @@ def test_lay_wide(subject: Subject, inputs: LayerInputs) -> None:
     loop over full blocks of a width without its remainder, a sort that is stable only for few
     elements.
     """
-    call = LayerCall.of(subject, inputs)
+    call = LayerCall.of(subject, inputs.layer)
     actual = call.output(subject)
     within(subject, actual, call.legal(subject).nearest(actual), "layer")
 
@@ -127,7 +127,7 @@ def test_lay_wide(subject: Subject, inputs: LayerInputs) -> None:
     examples=24,
     inputs=layer_seeded.long_sums(),
 )
-def test_lay_mixed(subject: Subject, inputs: LongInputs) -> None:
+def test_lay_mixed(subject: Subject, inputs: WideInputs) -> None:
     """Long sums are accumulated in the declared format, whatever the operands are stored in.
 
     One of D, L, H and the shared experts' hidden width is 1024, and every term of every sum is

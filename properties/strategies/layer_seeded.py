@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -52,9 +52,9 @@ LONG = 1024
 
 __all__ = [
     "GradientInputs",
-    "LongInputs",
     "NanInputs",
     "ScaleInputs",
+    "WideInputs",
     "fine_biases",
     "generic",
     "gradients",
@@ -94,15 +94,16 @@ class NanInputs:
     value: float
 
 
-@dataclass(frozen=True, repr=False)
-class LongInputs:
-    """A layer with one width of ``LONG``, named by ``width``, and terms of one sign."""
+@dataclass(frozen=True)
+class WideInputs:
+    """A layer that is too large to read, and so is not printed; ``width`` names what is long."""
 
     layer: LayerInputs
     width: str
 
-    def __repr__(self) -> str:
-        return f"LongInputs(width={self.width!r}, …)"  # too long to read, or to print
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        del cycle
+        printer.text(f"WideInputs(width={self.width!r}, …)")  # Hypothesis warns of long ones
 
 
 def gradients() -> st.SearchStrategy[GradientInputs]:
@@ -203,7 +204,7 @@ def fine_biases() -> st.SearchStrategy[LayerInputs]:
     return uniform_seeds().map(seeded)
 
 
-def wide() -> st.SearchStrategy[LayerInputs]:
+def wide() -> st.SearchStrategy[WideInputs]:
     """More than 8 of more experts per token, and widths up to 48."""
     regime = Regime(
         patterns=("short", "thin", "thin"),
@@ -213,7 +214,11 @@ def wide() -> st.SearchStrategy[LayerInputs]:
         steps=APART,
         widest=48,
     )
-    return _layers(regime)
+
+    def seeded(seed: int) -> WideInputs:
+        return WideInputs(_layer(seed, np.random.default_rng(seed), regime), "all")
+
+    return uniform_seeds().map(seeded)
 
 
 def with_lost_tokens() -> st.SearchStrategy[NanInputs]:
@@ -231,16 +236,16 @@ def with_lost_tokens() -> st.SearchStrategy[NanInputs]:
     return uniform_seeds().map(seeded)
 
 
-def long_sums() -> st.SearchStrategy[LongInputs]:
-    """One width is 1024 and every term of a sum has one sign, so that nothing cancels."""
+def long_sums() -> st.SearchStrategy[WideInputs]:
+    """One width, which is named, is 1024; every term of a sum has one sign: nothing cancels."""
 
-    def seeded(seed: int) -> LongInputs:
+    def seeded(seed: int) -> WideInputs:
         rng = np.random.default_rng(seed)
         width = ("model", "latent", "hidden", "shared_hidden")[seed % 4]
         sizes = replace(_sizes(rng, Regime(experts=(2, 3), top_ks=(1, 2))), **{width: LONG})
         # Behind the norm an error that all of u shares cannot be seen.
         identity = width == "hidden" or rng.random() < 0.3
-        return LongInputs(_positive(rng, sizes, identity), width)
+        return WideInputs(_positive(rng, sizes, identity), width)
 
     return uniform_seeds().map(seeded)
 
