@@ -36,7 +36,7 @@ def catalogue_page() -> str:
     """Every property with its full specification, by topic, in Markdown."""
     entries = list(catalogue().values())
     kinds = {kind: sum(entry.kind == kind for entry in entries) for kind in _kinds(entries)}
-    counts = ", ".join(f"{count} {kind}s" for kind, count in kinds.items())
+    counts = ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in kinds.items())
     lines = [
         "# Properties",
         "",
