@@ -16,7 +16,7 @@ from nemo_automodel.components.models.kimi_k3.config import KimiK3TextConfig
 from torch.func import functional_call
 
 from properties.protocol import Conventions, LayerConfig, Precision, Routing
-from tests.peers.tensors import call, to_array, to_tensor, vjp
+from tests.peers.tensors import call, identity_weight, to_array, to_tensor, vjp
 
 # Plain PyTorch everywhere: where a GPU is found, the defaults are other kernels.
 BACKEND = BackendConfig(
@@ -72,8 +72,6 @@ class Float32:
         return vjp(self._layer(parameters, config, training=True), (x, parameters), cotangent)
 
     def _gate(self, num_experts, top_k, num_groups=1, top_groups=1):
-        # The gate takes hidden states: here the logits, under an identity weight. That is exact for
-        # finite logits, every other product being a zero; an infinite logit makes its row NaN.
         text = KimiK3TextConfig(
             head_dim=2,  # of the attention, which is not built; the configuration wants it even
             hidden_size=num_experts,
@@ -83,7 +81,7 @@ class Float32:
             topk_group=top_groups,
         )
         gate = k3.KimiK3Gate(k3._build_moe_config(text, self.dtype, None))
-        identity = torch.eye(num_experts, dtype=self.dtype)
+        identity = identity_weight(num_experts, self.dtype)
 
         def route(logits, bias):
             state = {"weight": identity, "e_score_correction_bias": bias}

@@ -12,6 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from torch.nn.functional import linear, pad
+
+from properties.protocol import ExpertParameters
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
@@ -39,15 +42,53 @@ def call(function: Callable[..., torch.Tensor], *trees: Any) -> np.ndarray:
 def vjp(
     function: Callable[..., torch.Tensor], trees: tuple[Any, ...], cotangent: np.ndarray
 ) -> Any:
-    """Gradients of ``sum(cotangent * function(*trees))``, in the shape of ``trees``."""
+    """Gradients of ``sum(cotangent * function(*trees))``, in the shape of ``trees``.
+
+    They are 0 for what the result does not depend on, as that of a loop over no tokens on all.
+    """
     inputs = _map(lambda array: to_tensor(array).requires_grad_(), trees)
     out = function(*inputs)
+    if not out.requires_grad:
+        return _map(lambda array: np.zeros_like(array), trees)
     gradients = iter(
         torch.autograd.grad(
             out, list(_leaves(inputs)), to_tensor(cotangent).to(out.dtype), materialize_grads=True
         )
     )
     return _map(lambda _: to_array(next(gradients)), inputs)
+
+
+class _Identity(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is linear:
+            return args[0]
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def identity_weight(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """An identity matrix that ``linear`` multiplies exactly, infinities included.
+
+    A router takes hidden states; with this as its weight they are its logits. A plain identity
+    would do for finite numbers, but infinity times its zeros is NaN.
+    """
+    return torch.eye(size, dtype=dtype).as_subclass(_Identity)
+
+
+def pad_experts(
+    parameters: ExpertParameters, more_hidden: int, more_width: int
+) -> ExpertParameters:
+    """The same experts (of tensors) with wider rows: zeros that stay zeros through SiTU."""
+    return ExpertParameters(
+        gate_proj=pad(parameters.gate_proj, (0, more_width, 0, more_hidden)),
+        up_proj=pad(parameters.up_proj, (0, more_width, 0, more_hidden)),
+        down_proj=pad(parameters.down_proj, (0, more_hidden, 0, more_width)),
+    )
+
+
+def missing_to_16_bytes(size: int, dtype: torch.dtype) -> int:
+    """How many elements a row lacks to be a multiple of 16 bytes, as grouped_mm demands."""
+    return -size % (16 // dtype.itemsize)
 
 
 def _map(function: Callable[[Any], Any], tree: Any) -> Any:
