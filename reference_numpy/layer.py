@@ -6,6 +6,7 @@ H hidden width of an expert.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -166,6 +167,7 @@ def layer_vjp(
     expert_ids: Array | None = None,
     epsilon: float = WEIGHT_EPSILON,
     top1_renormalised: bool = True,
+    complement: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, LayerParameters]:
     """Gradients (d_x, d_parameters) of sum(cotangent * layer(x)), at a fixed selection.
 
@@ -178,7 +180,8 @@ def layer_vjp(
         logits' = weights_vjp(logits, p'),    W_r' = logits'^T x,    W_down' = z'^T x,
         x' = logits' W_r + z' W_down + sum over shared experts of expert_vjp(x, C)
 
-    The selection bias gets exactly 0. Raises ValueError as ``layer`` does, and for a cotangent
+    The selection bias gets exactly 0. ``complement`` gives 1 - sigmoid(logits) for whoever obtains
+    it otherwise than as sigmoid(-logits). Raises ValueError as ``layer`` does, and for a cotangent
     whose shape is not that of x.
     """
     _require_parameters(x, parameters)
@@ -198,7 +201,12 @@ def layer_vjp(
     routed = _routed_vjp(x_MD, parameters, routing, cotangent_MD, config)
     d_logits_MN = stored(
         weights_vjp(
-            logits_MN, expert_ids, routed.d_weights, epsilon=epsilon, renormalise=renormalise
+            logits_MN,
+            expert_ids,
+            routed.d_weights,
+            epsilon=epsilon,
+            renormalise=renormalise,
+            complement_MN=None if complement is None else complement(logits_MN),
         )
     )
     d_x_router_MD = stored(d_logits_MN @ parameters.gate_weight)

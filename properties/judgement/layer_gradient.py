@@ -27,6 +27,7 @@ from properties.judgement.layer import (
     with_shared_experts,
 )
 from properties.judgement.layer_calls import LayerCall
+from properties.judgement.routing_gradient import complement
 from properties.protocol import Array, LayerParameters
 from properties.rounding import Arithmetic, Ball
 from properties.rounding.ball import lifted
@@ -144,6 +145,7 @@ def _reference_vjp(
         expert_ids=expert_ids,
         epsilon=subject.conventions.weight_epsilon,
         top1_renormalised=subject.conventions.top1_renormalised,
+        complement=complement,
     )
     return d_x, on_arrays(lambda found: lifted(found, arithmetic), gradients)
 

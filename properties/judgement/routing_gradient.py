@@ -17,7 +17,7 @@ from properties.protocol import Array
 from properties.rounding import Ball
 from properties.subject import Routed, Subject
 
-__all__ = ["gradient_ball", "held", "require_gradient", "require_no_gradient"]
+__all__ = ["complement", "gradient_ball", "held", "require_gradient", "require_no_gradient"]
 
 
 def held(subject: Subject, cotangent: Array) -> Array:
@@ -39,12 +39,12 @@ def gradient_ball(subject: Subject, logits: Array, routed: Routed, cotangent: Ar
         Ball.exact(cotangent, arithmetic),  # type: ignore[arg-type]
         epsilon=subject.conventions.weight_epsilon,
         renormalise=renormalised(subject, routed.expert_ids.shape[1]),
-        complement_MN=_complement(logits_ball),
+        complement_MN=complement(logits_ball),
     )
     return reference.stored(gradient)
 
 
-def _complement(logits: Any) -> Any:
+def complement(logits: Any) -> Any:
     """1 - s, whether computed as sigmoid(-z) or as the difference, which cancels for large z.
 
     The derivative of a sigmoid is usually taken from its output, as s (1 - s).
@@ -62,13 +62,26 @@ def require_gradient(
 ) -> Any:
     """Require the gradient that follows from the implementation's own ids; return its ball.
 
-    Tokens that have no weights, as 0/0, are left out.
+    Tokens that have no weights, as 0/0, are left out, and those whose cotangent / S overflows.
     """
     require_no_gradient(routed, d_logits, what)
-    rows = weighed(subject, scored(subject, logits, np.zeros(logits.shape[1])).scores, routed)
+    scores_MN = scored(subject, logits, np.zeros(logits.shape[1])).scores
+    rows = weighed(subject, scores_MN, routed) & _divisible(subject, scores_MN, routed, cotangent)
     expected = gradient_ball(subject, logits, routed, cotangent)
     within(subject, d_logits[rows], expected[rows], what)
     return expected
+
+
+def _divisible(subject: Subject, scores_MN: Any, routed: Routed, cotangent: Array) -> Array:
+    """The tokens (M,) whose cotangent / S is finite; with a declared epsilon of 0 it may not."""
+    if subject.conventions.weight_epsilon > 0.0:
+        return np.ones(len(cotangent), np.bool_)
+    chosen: Any = np.take_along_axis(scores_MN, routed.expert_ids, axis=1)
+    least_M = np.maximum((chosen.value - chosen.radius).sum(axis=1), 0.0)
+    finite: Array = np.abs(cotangent).sum(axis=1) < (
+        least_M * subject.routing_arithmetic().computed.largest
+    )
+    return finite
 
 
 def require_no_gradient(routed: Routed, d_logits: Array, what: str) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from impl_torch.adapter import StableLatentMoE
+from impl_torch import routing
+from impl_torch.adapter import Float32, StableLatentMoE
 from properties.execution import judge
 from properties.judgement.layer import added_in_any_order, on_arrays
 from properties.judgement.layer_calls import LayerCall
@@ -23,7 +24,7 @@ from properties.judgement.layer_gradient import (
 )
 from properties.lanes import LANES
 from properties.loading import subject_of
-from properties.protocol import Precision
+from properties.protocol import ExpertParameters, LayerConfig, LayerParameters, Precision
 from properties.reference import Reference
 from properties.registry import find
 from properties.rounding import Arithmetic, Ball
@@ -79,6 +80,30 @@ def test_every_order_of_adding_lies_within_the_radius():
         assert abs(float(total) - ball.value[0]) <= ball.radius[0]
     nothing = added_in_any_order(Ball(np.zeros((4, 1)), 0.0, bfloat16))
     assert nothing.radius == 0.0
+
+
+def test_one_minus_s_may_come_from_the_rounded_score(monkeypatch):
+    """As torch's own sigmoid does it: at a logit of 12 the difference has lost half its digits."""
+    monkeypatch.setattr(routing, "sigmoid", torch.sigmoid)
+    subject = subject_of(Float32())
+    ones = np.ones((2, 1, 1))
+    layer = LayerParameters(
+        gate_weight=np.array([[12.0], [0.0]]),
+        e_score_correction_bias=np.zeros(2),
+        routed_expert_down_proj=np.ones((1, 1)),
+        experts=ExpertParameters(ones, ones, np.array([[[1.0]], [[-1.0]]])),
+        routed_expert_norm=np.ones(1),
+        routed_expert_up_proj=np.ones((1, 1)),
+        shared_experts=ExpertParameters(*(np.zeros((1, 1, 1)) for _ in range(3))),
+    )
+    config = LayerConfig(top_k=2, norm_eps=1.0)
+    call = LayerCall(x=np.ones((1, 1)), parameters=layer, config=config, training=False)
+    _, expected = legal_gradients(subject, call, np.ones((1, 1)), selections_of(subject, call))
+    _, found = subject.layer_vjp(call.x, layer, np.ones((1, 1)), config=config)
+    error = np.abs(found.gate_weight - expected.gate_weight.value)
+    direct = 1.7989286798e-06
+    assert abs(found.gate_weight[0, 0] - direct) > 1e-3 * direct
+    assert (error <= expected.gate_weight.radius).all()
 
 
 # What a correct layer is free to do --------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 from impl_torch.adapter import TorchImplementation
 from properties.errors import ViolationError
 from properties.execution import judge
-from properties.judgement.routing_gradient import require_no_gradient
+from properties.judgement.routing_gradient import require_gradient, require_no_gradient
 from properties.judgement.routing_groups import open_groups, require_grouped_selection
 from properties.lanes import LANES
 from properties.loading import subject_of
@@ -186,3 +186,23 @@ def test_illegal_choices_of_groups_are_told_apart(ids: list[int], told: str | No
     else:
         with pytest.raises(ViolationError, match=told):
             require_grouped_selection(subject, routed, biased, opened, 2)
+
+
+@pytest.mark.parametrize(("epsilon", "excused"), [(0.0, True), (1e-20, False)])
+def test_a_cotangent_over_s_that_overflows_is_excused_without_an_epsilon(
+    epsilon: float, excused: bool
+) -> None:
+    """Logits of -87: S = 3e-38, and 40 / S is beyond float32."""
+
+    class Plain(PlainTorch):
+        conventions = Conventions(weight_epsilon=epsilon)
+
+    subject = subject_of(Plain())
+    logits, cotangent = np.full((1, 2), -87.0), np.array([[10.0, 30.0]])
+    routed = subject.route(logits, np.zeros(2), top_k=2)
+    lost = np.full((1, 2), np.nan)
+    if excused:
+        require_gradient(subject, logits, routed, cotangent, lost, "d_logits")
+    else:
+        with pytest.raises(ViolationError):
+            require_gradient(subject, logits, routed, cotangent, lost, "d_logits")
