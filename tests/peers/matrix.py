@@ -1,8 +1,9 @@
 """Run the gate on every public package that has an adapter here, and print property x package.
 
-    python tests/peers/matrix.py [--peers WORD...] [options of latentmoe-gate run]
+    python tests/peers/matrix.py [--ours] [--peers WORD...] [options of latentmoe-gate run]
 
-``--peers`` keeps the columns whose adapter contains one of the words. Exit status: 0 if every
+``--ours`` judges this repository's own implementations instead (docs/matrix.md). ``--peers`` keeps
+the columns whose adapter contains one of the words. Exit status: 0 if every
 adapter could be run, whatever the verdicts (a violated property is a finding), else 1.
 """
 
@@ -57,16 +58,27 @@ TABLES = {
 }
 
 
+OURS = {
+    "this repository": {
+        "Reference": "properties.reference:Reference",
+        "Float64": "impl_torch.adapter:Float64",
+        "Float32": "impl_torch.adapter:Float32",
+        "BFloat16": "impl_torch.adapter:BFloat16",
+    }
+}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Judge every peer in turn, then print a matrix for each table."""
     parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--ours", action="store_true")
     parser.add_argument("--peers", nargs="+", default=[""])
     parser.add_argument("--results", type=Path, help="keep each run's JSON in this folder")
     own, options = parser.parse_known_args(arguments)
-    if not {"--topic", "--only"} & set(options):
+    if not own.ours and not {"--topic", "--only"} & set(options):
         options += ["--topic", *TOPICS]
     tables, broken = [], []
-    for title, peers in TABLES.items():
+    for title, peers in (OURS if own.ours else TABLES).items():
         chosen = {
             label: adapter
             for label, adapter in peers.items()
