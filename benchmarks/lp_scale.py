@@ -71,7 +71,9 @@ def _in_a_process(solver: str, m: int, n: int, top_k: int) -> dict[str, Any]:
 
 
 def _run(solver: str, m: int, n: int, top_k: int) -> dict[str, Any]:
-    scores_MN = _scores(m, n)
+    from properties.strategies.scale import batch_scores
+
+    scores_MN = batch_scores(m, n, seed=m)
     prepare = {
         "certified_optimum": _certified_optimum,
         "OR-tools": _min_cost_flow,
@@ -95,20 +97,6 @@ def _run(solver: str, m: int, n: int, top_k: int) -> dict[str, Any]:
         "gap": gap,
         "proof": proof,
     }
-
-
-def _scores(m: int, n: int) -> Any:
-    """Sigmoids (M, N) float64, computed in place, so that drawing them leaves no higher peak."""
-    import numpy as np
-
-    rng = np.random.default_rng(m)
-    scores_MN = rng.standard_normal((m, n))
-    scores_MN += rng.standard_normal(n)
-    np.negative(scores_MN, out=scores_MN)
-    np.exp(scores_MN, out=scores_MN)
-    scores_MN += 1.0
-    np.reciprocal(scores_MN, out=scores_MN)
-    return scores_MN
 
 
 def _peak_memory() -> float:

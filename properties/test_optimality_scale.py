@@ -33,8 +33,9 @@ def test_opt_solver(subject: Subject, problem: Problem) -> None:
     only optimum. That the solver gets there is the primal-dual method of Ford and Fulkerson: its
     phases keep every term at 0, and each moves at least one of finitely many missing units.
 
-    How it is checked: x, value, D and margins in rationals, against scores as they were given; for
-    up to 400 edges LP* from ``linprog`` too. A result that is not certified makes the case unknown.
+    How it is checked: x, value, D and margins in rationals, against scores as they were given. An
+    only optimum of up to 400 edges must be that of ``linprog``, too. A result that is not certified
+    makes the case unknown.
 
     If it fails: an "optimum" of a large batch, where nothing else can be asked, is not one.
     """

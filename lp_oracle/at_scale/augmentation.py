@@ -53,8 +53,8 @@ class Augmentation:
     """Multipliers in levels, and an x that satisfies complementary slackness but lacks units.
 
     ``alpha`` (M,) and ``beta`` (N,) are int64. On the near ``edges`` x is ``units`` (E,) / parts;
-    elsewhere it is decided by the sign of p. ``excess`` (V,) is in units. ``phases`` and
-    ``gatherings`` count the work.
+    elsewhere it is decided by the sign of p. ``excess`` (V,) is in units. ``phases`` counts the
+    work.
     """
 
     def __init__(self, levels_MN: Array, top_k: int, parts: int, beta_N: Array) -> None:
@@ -72,7 +72,7 @@ class Augmentation:
             )
         self.alpha = middle_multipliers(levels_MN, beta_N, top_k)
         self.beta = beta_N
-        self.phases, self.gatherings = 0, 1
+        self.phases = 0
         self.edges = gather_near_edges(levels_MN, self.alpha, self.beta, NEAR_PER_TOKEN)
         self.units = np.where(self.margins() > 0, parts, 0)
         self.excess = self._excess()
@@ -175,7 +175,6 @@ class Augmentation:
         self.units = np.where(self.margins() > 0, self.parts, 0)
         self.units[self.edges.positions_of(token, expert)] = units
         self.excess = self._excess()
-        self.gatherings += 1
 
     def _excess(self) -> Array:
         token_units = np.bincount(self.edges.token, self.units, self.m).astype(np.int64)

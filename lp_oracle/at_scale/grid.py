@@ -41,11 +41,6 @@ class ScoreGrid:
     denominator: int
     is_exact: bool
 
-    @property
-    def unit(self) -> Fraction:
-        """The score of level 1."""
-        return Fraction(2) ** self.exponent / self.denominator
-
     def values(self, levels: Array) -> Array:
         """Levels as float64 scores, exactly where the denominator is 1 and nothing underflows."""
         scores: Array = np.ldexp(levels.astype(np.float64) / self.denominator, self.exponent)

@@ -172,17 +172,20 @@ def _verified(raw: Array, grid: ScoreGrid, solved: Augmentation) -> CertifiedOpt
     alpha_M, beta_N = grid.values(solved.alpha), grid.values(solved.beta)
     if grid.is_exact:
         pair = _Pair(grid.levels, x_MN, solved.alpha, solved.beta, fits=True)
+        unit = float(grid.values(np.ones(1))[0])
     else:
+        unit = 1.0
         pair = _Pair(raw, x_MN, alpha_M, beta_N, fits=fits_float64(raw))
     objective, size = _value(raw, x_MN)
     strict, gap = pair.judged()
+    proof = _proof(strict, gap, size / unit)
     return CertifiedOptimum(
         assignment=x_MN,
         token_multipliers=alpha_M,
         expert_multipliers=beta_N,
         objective=objective,
-        gap=gap,
-        proof=_proof(strict, gap, size),
+        gap=gap * unit,
+        proof=proof,
         phases=solved.phases,
     )
 
@@ -229,6 +232,8 @@ class _Pair:
 
     def judged(self) -> tuple[bool, float]:
         """Whether every choice is strict, and how far the dual value can lie above sum s x.
+
+        The latter in the unit of the scores.
 
         With rows of sum k and columns of sum q the difference of the two values is a sum over
         edges, (1 - x) max(0, p) + x max(0, -p). Strictness compares entries of s - beta within a

@@ -51,9 +51,16 @@ def _scores(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> Arra
 
 
 def report_scores() -> Array:
-    """Sigmoids (8960, 896) float64 of normal logits with an offset per expert."""
-    m, n, _ = REPORT_SHAPE
-    rng = np.random.default_rng(REPORT_SEED)
+    """Scores at the size of the report, (8960, 896) float64."""
+    return batch_scores(*REPORT_SHAPE[:2], REPORT_SEED)
+
+
+def batch_scores(m: int, n: int, seed: int) -> Array:
+    """Sigmoids (M, N) float64 of normal logits with an offset per expert.
+
+    Computed in place, so that drawing them leaves no higher peak of memory.
+    """
+    rng = np.random.default_rng(seed)
     scores_MN = rng.standard_normal((m, n))
     scores_MN += rng.standard_normal(n)
     np.negative(scores_MN, out=scores_MN)

@@ -251,6 +251,20 @@ def test_a_wrong_assignment_does_not_pass_the_last_check(monkeypatch: pytest.Mon
     assert found.gap > 0.0
 
 
+def test_the_gap_of_integers_is_in_their_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x is exchanged for its reverse, which is feasible here and far from optimal."""
+    scores = np.arange(18).reshape(6, 3) ** 2 % 7
+    original = optimum.Augmentation.assignment
+    monkeypatch.setattr(
+        optimum.Augmentation, "assignment", lambda self: np.array(original(self)[::-1])
+    )
+    found = certified_optimum(scores, 1)
+    gap = exact_dual(scores, found, 1) - exact_worth(scores, found, Fraction(2))
+    assert gap > 0
+    assert found.gap == pytest.approx(float(gap), rel=1e-12)
+    assert found.proof == "none"
+
+
 def test_a_lost_unit_does_not_pass_the_last_check(monkeypatch: pytest.MonkeyPatch) -> None:
     original = optimum.Augmentation.assignment
 

@@ -213,6 +213,18 @@ def test_a_solver_whose_multipliers_do_not_confirm_it_never_passes(
     assert verdict_of(property_id) in ("unknown", "failed")
 
 
+def test_a_reference_that_reads_another_statistic_fails_the_fraction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = reference_numpy.quantile_update
+    monkeypatch.setattr(
+        reference_numpy,
+        "quantile_update",
+        lambda *a, **options: right(*a, **{**options, "statistic": "q"}),
+    )
+    assert verdict_of("QB-FRACTION") == "failed"
+
+
 def test_best_value_agrees_with_the_enumeration_of_the_tests() -> None:
     for scores, top_k in drawn(9, 30, [(2, 3, 1), (2, 3, 2), (3, 3, 1), (2, 4, 3), (3, 2, 1)]):
         integers = np.rint(scores * 20).astype(np.int64)
