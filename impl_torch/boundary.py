@@ -123,10 +123,13 @@ class Inputs:
     def vjp(self, what: str, output: Any, cotangent: Tensor) -> list[Array]:
         """Gradients of sum(cotangent * output) for every input, zeros where there is no path.
 
-        Raises TypeError if the output is no tensor or carries no gradient at all.
+        Raises TypeError if the output is no tensor or carries no gradient at all. An output without
+        elements need not: the objective is an empty sum, whatever autograd has recorded.
         """
         output = checked_tensor(what, output)
         if not output.requires_grad:
+            if output.numel() == 0:
+                return [to_array(torch.zeros_like(leaf)) for leaf in self._leaves]
             raise TypeError(
                 f"{what} is detached from its inputs, so it has no gradients; use differentiable "
                 "torch operations, or set differentiable = False to offer none"

@@ -142,7 +142,7 @@ def test_dsp_rows(subject: Subject, drawn: Marked) -> None:
     rows = np.flatnonzero(marked)
     alone = call.rows(rows)
     idle = alone.idle
-    alone = replace(alone, parameters=_exchanged(call.parameters, idle))
+    alone = replace(alone, parameters=_exchanged(subject, call.parameters, idle))
     expected = near(call.result()[rows], call.expected()[rows], alone.expected())
     within(subject, alone.result(), expected, "rows called alone")
     if "experts_vjp" in subject.offered:
@@ -193,11 +193,11 @@ def _near_all(first: Gradients, *balls: Gradients) -> Gradients:
     return Gradients(*(near(*columns) for columns in zip(first, *balls, strict=True)))
 
 
-def _exchanged(parameters: ExpertParameters, which: Array) -> ExpertParameters:
-    """Half of their negatives for the parameters of some experts."""
+def _exchanged(subject: Subject, parameters: ExpertParameters, which: Array) -> ExpertParameters:
+    """Half of their negatives, rounded to storage, for the parameters of some experts."""
     new = [part.copy() for part in parts(parameters)]
     for part in new:
-        part[which] *= -0.5
+        part[which] = subject.round_to_storage(-0.5 * part[which])  # halves of subnormals round
     return ExpertParameters(*new)
 
 

@@ -309,6 +309,22 @@ def test_results_without_gradient_are_named() -> None:
         Detached().situ_glu_vjp(*[np.ones(2, np.float32)] * 3, **BETAS)
 
 
+def test_results_without_elements_have_gradients_of_zero_recorded_or_not() -> None:
+    class Looped(TorchImplementation):
+        name, version = "looped", "1"
+
+        def experts_forward(self, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            return torch.zeros(x.shape)  # and a loop over the experts that have tokens
+
+    projections = [np.ones(shape, np.float32) for shape in [(2, 3, 4), (2, 3, 4), (2, 4, 3)]]
+    x, ids = np.ones((0, 4), np.float32), np.ones((0, 1), np.int64)
+    weights = np.ones((0, 1), np.float32)
+    arguments = x, ids, weights, ExpertParameters(*projections), x
+    d_x, d_weights, d_parameters = Looped().experts_vjp(*arguments, **BETAS)
+    assert (d_x.shape, d_weights.shape) == ((0, 4), (0, 1))
+    np.testing.assert_array_equal(d_parameters.down_proj, np.zeros((2, 4, 3)))
+
+
 def test_forwards_that_work_in_place_are_named() -> None:
     class InPlace(Activation):
         def situ_glu_forward(self, gate: torch.Tensor, up: torch.Tensor, **_: float) -> Any:
