@@ -47,12 +47,11 @@ from properties.judgement.optimality.optimum import bracket, value_of, written
 from properties.registry import specification
 from properties.strategies import optimality
 from properties.strategies.optimality import (
+    CertificateInputs,
     DescentInputs,
     DualInputs,
     FixedPointInputs,
     GenericInstance,
-    NearTie,
-    Problem,
 )
 from properties.subject import Subject
 
@@ -293,10 +292,9 @@ def test_opt_reach(subject: Subject, instance: GenericInstance) -> None:
     "OPT-CERT",
     source="App. C",
     examples=100,
-    problem=optimality.problems(largest=6),
-    near_tie=optimality.near_ties(),
+    inputs=optimality.certificates(largest=6),
 )
-def test_opt_cert(subject: Subject, problem: Problem, near_tie: NearTie) -> None:
+def test_opt_cert(subject: Subject, inputs: CertificateInputs) -> None:
     """Theorem: if top-k of s + b has strict margins and every load is exactly q, it is the LP
     optimum, and the only one. No certificate is given wrongly, in floating point either.
 
@@ -317,11 +315,11 @@ def test_opt_cert(subject: Subject, problem: Problem, near_tie: NearTie) -> None
 
     If it fails: a "proved optimal" routing is not, and every other property here judges by it.
     """
-    optimum = bracket(problem.scores, problem.top_k)
+    optimum = bracket(inputs.problem.scores, inputs.problem.top_k)
     require_kkt_certificates(optimum)
     found = [require_honest_certificate(optimum, bias) for bias in candidate_biases(optimum)]
     note_figure(subject, "certified problems", any(found))
-    note_figure(subject, "certified near ties", require_honest_near_tie(near_tie))
+    note_figure(subject, "certified near ties", require_honest_near_tie(inputs.near_tie))
 
 
 @specification("OPT-JAM", kind="counterexample", source="Eq. 14, Algorithm 1")

@@ -25,7 +25,6 @@ from properties.protocol import Array
 from properties.rounding import Ball
 from properties.strategies.arrays import LAYOUTS, laid_out
 from properties.strategies.balancing import BatchInputs, HistogramInputs
-from properties.strategies.ranks import CountInputs
 from properties.subject import Subject
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "micro_batches",
     "number_of_bins",
     "observed",
-    "read_counts",
     "require_centred",
     "require_range",
     "require_routed_by",
@@ -165,24 +163,6 @@ def require_routed_by(
     )
     biased = scored(subject, part.logits[rows], bias_N).biased
     require_selection(subject, valid, biased, "the selection of balancer.observe")
-
-
-def read_counts(subject: Subject, inputs: CountInputs, load: int) -> Array:
-    """The bias (N,) that a fresh balancer makes of the counts around that q.
-
-    Raises NotOfferedError where no histogram of that many bins is kept.
-    """
-    num_experts = inputs.experts.num_experts
-    balancer = subject.balancer(
-        num_experts=num_experts, top_k=inputs.experts.top_k, num_bins=inputs.num_bins
-    )
-    counts = ascending(subject, inputs.counts(load))
-    if histogram_of(balancer).shape != counts.shape:
-        raise NotOfferedError(f"the balancer does not take num_bins = {inputs.num_bins}")
-    bias = np.zeros(num_experts, dtype=subject.routing_dtype)
-    balancer.load_state_dict({"bias": bias, "histogram": np.ascontiguousarray(counts)})
-    balancer.update()
-    return balancer.bias
 
 
 def choices_for(subject: Subject, batch: BatchInputs, rule: str) -> list[Allowed]:

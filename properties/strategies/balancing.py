@@ -6,22 +6,29 @@ Legend: M tokens, N routed experts, K top_k, B histogram bins; q = M K / N is th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
 
 from properties.protocol import Array
-from properties.strategies.arrays import normal, readable_arrays, seeds
+from properties.strategies.arrays import readable_arrays
+from properties.strategies.optimality import uniform_seeds
+from properties.strategies.shapes import SEEDS
 
-# (N, K) with K < N: small ones, K over a power of two and others, the sizes of published models.
+# (N, K) with K < N, by size: small ones, K over a power of two and others, published models, more.
 SIZES = (
-    *((2, 1), (3, 1), (3, 2), (4, 1), (5, 2), (7, 3), (8, 2), (16, 4), (13, 12), (33, 5)),
-    *((60, 8), (64, 6), (255, 8), (256, 8), (257, 8), (512, 10), (896, 16), (160, 100)),
+    *((2, 1), (3, 1), (3, 2), (4, 1), (5, 2), (7, 3), (8, 2), (13, 12), (16, 4), (33, 5)),
+    *((60, 8), (64, 6), (160, 100), (255, 8), (256, 8), (257, 8), (384, 8), (512, 10), (512, 22)),
+    *((896, 16), (1024, 16), (1100, 22)),
 )
+READABLE_SEEDS = SEEDS // 32
+WITHOUT_CUTOFF_SEEDS = SEEDS // 32
 BINS = (1000, 64, 16, 3, 2)
 ELEMENTS = 12_000
+NO_TOKENS = 1 / 32
 FEW_EXPERTS = 8
 MANY_TOKENS = (513, 1025, 2049, 4097)  # just past what kernels like to cut batches into
 
@@ -30,6 +37,9 @@ TIES = ("none", "near", "lattice", "tokens")
 BIASES = ("zero", "small", "wide", "offset", "lattice")
 HOT = ("none", "slope", "few")
 MASKS = ("none", "none", "none", "some", "some", "some", "nothing valid")
+SHIFTS = (0.5, -0.25, 1.0, -3.0, 34.5, -100.0, 1e-3, 1000.0)
+
+_Choice = TypeVar("_Choice")
 
 
 @dataclass(frozen=True)
@@ -60,31 +70,54 @@ class HistogramInputs:
 
 
 def batches() -> st.SearchStrategy[BatchInputs]:
-    """Readable or seeded batches with K < N; M = 0 and batches without valid tokens are some."""
-    return st.one_of(_readable(), _seeded(), _seeded(), _seeded())
+    """Batches with K < N; M = 0 and batches without valid tokens are some.
+
+    One uniform seed decides everything, so that every class keeps its share. The smallest seeds
+    stand for batches to be read, drawn element by element; Hypothesis varies each of these several
+    times, so that their share is larger than theirs of the seeds. The smaller the seed, the fewer
+    experts: failures shrink.
+    """
+    return uniform_seeds().flatmap(_batch)
 
 
 def all_batches() -> st.SearchStrategy[BatchInputs]:
     """The same, and some with K = N, a single expert included."""
-    return st.one_of(_readable(), *(_seeded() for _ in range(5)), _without_cutoff())
+
+    def batch(seed: int) -> st.SearchStrategy[BatchInputs]:
+        between = READABLE_SEEDS <= seed < READABLE_SEEDS + WITHOUT_CUTOFF_SEEDS
+        return _without_cutoff() if between else _batch(seed)
+
+    return uniform_seeds().flatmap(batch)
 
 
 def shifts() -> st.SearchStrategy[ShiftInputs]:
     """Batches with a cutoff and shifts from the size of the spread to far beyond the scores."""
-    sizes = st.sampled_from([0.5, -0.25, 1.0, -3.0, 34.5, -100.0, 1e-3, 1000.0])
-    return st.builds(ShiftInputs, batches(), sizes)
+
+    def shifted(seed: int) -> st.SearchStrategy[ShiftInputs]:
+        rng = np.random.default_rng([seed, 1])
+        return _batch(seed).map(lambda batch: ShiftInputs(batch, _one_of(SHIFTS, rng)))
+
+    return uniform_seeds().flatmap(shifted)
 
 
 def histograms(bins: tuple[int, ...] = BINS) -> st.SearchStrategy[HistogramInputs]:
     """Batches in one to three micro-batches, empty ones included, and a number of bins."""
-    return _histograms(bins)
+
+    def counted(seed: int) -> st.SearchStrategy[HistogramInputs]:
+        rng = np.random.default_rng([seed, 1])
+        num_bins, cuts, places = _one_of(bins, rng), int(rng.integers(3)), rng.random(2)
+
+        def cut(batch: BatchInputs) -> HistogramInputs:
+            rows = np.floor(places[:cuts] * (batch.logits.shape[0] + 1)).astype(int)
+            return HistogramInputs(batch, tuple(int(row) for row in np.sort(rows)), num_bins)
+
+        return _batch(seed).map(cut)
+
+    return uniform_seeds().flatmap(counted)
 
 
-@st.composite
-def _histograms(draw: st.DrawFn, bins: tuple[int, ...]) -> HistogramInputs:
-    batch = draw(batches())
-    cuts = draw(st.lists(st.integers(0, batch.logits.shape[0]), max_size=2))
-    return HistogramInputs(batch, tuple(sorted(cuts)), draw(st.sampled_from(bins)))
+def _batch(seed: int) -> st.SearchStrategy[BatchInputs]:
+    return _readable() if seed < READABLE_SEEDS else st.just(_seeded(seed))
 
 
 @st.composite
@@ -105,32 +138,40 @@ def _without_cutoff(draw: st.DrawFn) -> BatchInputs:
     return BatchInputs(logits, draw(readable_arrays((num_experts,), largest=1)), num_experts)
 
 
-@st.composite
-def _seeded(draw: st.DrawFn) -> BatchInputs:
-    num_experts, top_k = draw(st.sampled_from(SIZES))
-    tokens = draw(_token_counts(num_experts, top_k))
-    seed = draw(seeds())
+def _seeded(seed: int) -> BatchInputs:
     rng = np.random.default_rng(seed)
-    logits = normal(seed, (tokens, num_experts), draw(st.sampled_from(SCALES)))
-    logits = logits + _heat(draw(st.sampled_from(HOT)), num_experts, rng)
-    logits = _tied(draw(st.sampled_from(TIES)), logits, rng)
-    mask = _mask(draw(st.sampled_from(MASKS)), tokens, rng)
+    num_experts, top_k = SIZES[seed * len(SIZES) // SEEDS]
+    tokens = _tokens(rng, num_experts, top_k)
+    logits = rng.standard_normal((tokens, num_experts)) * _one_of(SCALES, rng)
+    logits = logits + _heat(_one_of(HOT, rng), num_experts, rng)
+    logits = _tied(_one_of(TIES, rng), logits, rng)
+    mask = _mask(_one_of(MASKS, rng), tokens, rng)
     if mask is not None:  # padding that would change every quantile if it were counted
         logits[~mask] = np.linspace(9.0, -9.0, num_experts)
-    return BatchInputs(logits, _bias(draw(st.sampled_from(BIASES)), num_experts, rng), top_k, mask)
+    return BatchInputs(logits, _bias(_one_of(BIASES, rng), num_experts, rng), top_k, mask)
 
 
-def _token_counts(num_experts: int, top_k: int) -> st.SearchStrategy[int]:
-    """Any M up to a limit, M with integral q, M = N, where a transpose goes unnoticed, and many."""
+def _tokens(rng: np.random.Generator, num_experts: int, top_k: int) -> int:
+    """M with integral q, any M, M = N, where a transpose goes unnoticed, many, and rarely none."""
     limit = max(min(300, ELEMENTS // num_experts), 4)
     step = num_experts // math.gcd(num_experts, top_k)
-    whole = st.integers(1, max(limit // step, 1)).map(lambda times: times * step)
-    kinds: list[Any] = [whole, st.integers(1, limit)]
+    kinds = ["whole", "any"]
     if num_experts <= limit:
-        kinds.append(st.just(num_experts))
+        kinds.append("square")
     if num_experts <= FEW_EXPERTS:
-        kinds.append(st.sampled_from(MANY_TOKENS))
-    return st.one_of(kinds)
+        kinds.append("many")
+    kind = _one_of(kinds, rng)
+    if rng.random() < NO_TOKENS:
+        return 0
+    if kind == "whole":
+        return step * int(rng.integers(1, max(limit // step, 1) + 1))
+    if kind == "square":
+        return num_experts
+    return _one_of(MANY_TOKENS, rng) if kind == "many" else int(rng.integers(1, limit + 1))
+
+
+def _one_of(choices: Sequence[_Choice], rng: np.random.Generator) -> _Choice:
+    return choices[int(rng.integers(len(choices)))]
 
 
 def _heat(kind: str, num_experts: int, rng: np.random.Generator) -> Array:

@@ -38,6 +38,7 @@ __all__ = [
     "MIAN_CHOWLA",
     "SHAPES",
     "BatchInputs",
+    "CertificateInputs",
     "DescentInputs",
     "DualInputs",
     "FixedPointInputs",
@@ -47,12 +48,12 @@ __all__ = [
     "ProgramInputs",
     "ShiftInputs",
     "batches",
+    "certificates",
     "descents",
     "drawn_scores",
     "duals",
     "fixed_points",
     "generic_instances",
-    "near_ties",
     "problems",
     "programs",
     "shifts",
@@ -171,6 +172,14 @@ class NearTie:
 
 
 @dataclass(frozen=True, eq=False)
+class CertificateInputs:
+    """Any problem, and a near tie."""
+
+    problem: Problem
+    near_tie: NearTie
+
+
+@dataclass(frozen=True, eq=False)
 class BatchInputs:
     """Logits (M, N) of one batch with an integer load, and top_k < N."""
 
@@ -233,12 +242,7 @@ def problems(*, with_cutoff: bool = False, largest: int = 8) -> st.SearchStrateg
     of the seeds.
     """
 
-    def seeded(seed: int) -> st.SearchStrategy[Problem]:
-        if seed < READABLE_SEEDS:
-            return _readable_problem(with_cutoff)
-        return st.just(_seeded_problem(seed, any_shapes(largest, with_cutoff)))
-
-    return uniform_seeds().flatmap(seeded)
+    return uniform_seeds().flatmap(lambda seed: _problem(seed, largest, with_cutoff))
 
 
 def programs(largest: int) -> st.SearchStrategy[ProgramInputs]:
@@ -249,6 +253,12 @@ def programs(largest: int) -> st.SearchStrategy[ProgramInputs]:
         return ProgramInputs(problem, _instance(seed, np.random.default_rng([seed, 1])))
 
     return uniform_seeds().map(seeded)
+
+
+def _problem(seed: int, largest: int, with_cutoff: bool) -> st.SearchStrategy[Problem]:
+    if seed < READABLE_SEEDS:
+        return _readable_problem(with_cutoff)
+    return st.just(_seeded_problem(seed, any_shapes(largest, with_cutoff)))
 
 
 def _seeded_problem(seed: int, classes: ShapeClasses) -> Problem:
@@ -339,9 +349,17 @@ def shifts(pairs: int, *, largest: int = 6) -> st.SearchStrategy[ShiftInputs]:
 # Near ties -----------------------------------------------------------------------------------
 
 
-def near_ties() -> st.SearchStrategy[NearTie]:
-    """Routings with exact loads whose margins straddle what float64, or a radius, can tell."""
-    return uniform_seeds().map(_near_tie)
+def certificates(largest: int) -> st.SearchStrategy[CertificateInputs]:
+    """A problem and a routing with exact loads whose margins straddle what rounding can tell.
+
+    Both from one seed: of two seeds, Hypothesis would often copy the one or the other.
+    """
+
+    def seeded(seed: int) -> st.SearchStrategy[CertificateInputs]:
+        problems = _problem(seed, largest, with_cutoff=False)
+        return problems.map(lambda problem: CertificateInputs(problem, _near_tie(seed)))
+
+    return uniform_seeds().flatmap(seeded)
 
 
 def _near_tie(seed: int) -> NearTie:
@@ -350,7 +368,7 @@ def _near_tie(seed: int) -> NearTie:
     Token i takes the K consecutive experts from i K on, cyclically: M K positions in a row, so
     every expert is taken q times. Rows and columns are then shuffled.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, 1])
     m, n, top_k = shape_of(seed, rng, balanced_shapes(SMALL_EDGES))
     chosen = np.zeros((m, n), dtype=bool)
     slots = (np.arange(m)[:, None] * top_k + np.arange(top_k)) % n

@@ -12,15 +12,22 @@ import numpy as np
 from hypothesis import strategies as st
 
 from properties.protocol import Array
-from properties.strategies.arrays import seeds
+from properties.strategies.optimality import uniform_seeds
+from properties.strategies.rank_mistakes import END, load_step, loads_that_show
+from properties.strategies.shapes import SEEDS
 
-# (K, N) that are not dyadic. With the first five, float32(M K/N) passes q at some integral q: with
-# 1/56 = 16/896 first at M = 168.
+# (K, N) of published models.
+PUBLISHED = ((6, 64), (8, 256), (8, 384), (10, 512), (22, 512), (16, 896))
+
+# (K, N) by size. Where m k/n is exact in floats, as with (2, 8), a half rank is rounded both ways.
+# In float64, each of (14, 48), (15, 48), (20, 48) and (22, 60) shows a mistake that others do not.
 RATIOS = (
-    *((1, 56), (3, 10), (1, 7), (8, 60), (6, 160), (1, 3), (3, 7), (2, 5), (1, 48), (16, 896)),
-    *((8, 16), (2, 8)),  # where m k / n is exact in floats, roundings of half a rank alternate
+    *((1, 3), (2, 5), (1, 7), (3, 7), (2, 8), (3, 10), (8, 16), (1, 48), (14, 48), (15, 48)),
+    *((20, 48), (1, 56), (8, 60), (22, 60), (6, 64), (6, 160), (8, 384), (22, 512), (16, 896)),
+    *((16, 1024), (22, 1100)),
 )
-ELEMENTS = 50_000
+ELEMENTS, MOST_EXPERTS = 50_000, 896
+LEAST_BINS = 16
 
 WANTED, UNWANTED = 2.0, -2.0
 
@@ -65,61 +72,105 @@ class CountInputs:
     """Such experts as counts: q + surplus of each stand in bin ``near``, the rest in ``far``.
 
     Where ``spread`` is set, some of the former, fewer than q, stand in bin 0 instead.
+    ``asked_bins`` is the number of bins to ask for; an implementation may have another of its own,
+    of at least ``LEAST_BINS``.
     """
 
     experts: RankInputs
-    num_bins: int
+    asked_bins: int
     near: int
     far: int
     spread: bool
 
-    def counts(self, load: int) -> Array:
+    def counts(self, load: int, num_bins: int) -> Array:
         """Counts (N, B), int64, of M tokens with that q."""
         before = load + self.experts.surplus
         aside = np.maximum(before - 1, 0) // 2 if self.spread else np.zeros_like(before)
-        counts = np.zeros((self.experts.num_experts, self.num_bins), dtype=np.int64)
+        counts = np.zeros((self.experts.num_experts, num_bins), dtype=np.int64)
         counts[:, 0] += aside
         counts[:, self.near] += before - aside
         counts[:, self.far] += self.experts.tokens(load) - before
         return counts
 
 
-@st.composite
-def counts(draw: st.DrawFn) -> CountInputs:
-    """Counts around q, from q = 1 to the largest whose M K an int32 holds: beyond 2^24 for N < 128.
+def counts() -> st.SearchStrategy[CountInputs]:
+    """Counts around three small q, at two where mistakes show, at any q, and just past 2^24.
 
-    A float32 count stands still from 2^24 on, so q and q - 1 are one number to it.
+    The smaller the seed, the fewer experts.
     """
-    top_k, num_experts = draw(st.sampled_from(RATIOS))
-    step = top_k // math.gcd(top_k, num_experts)
-    most = (2**31 - 1) // num_experts // step
-    times = draw(st.lists(st.integers(1, 40), min_size=3, max_size=3, unique=True))
-    times.append(draw(st.integers(1, most) | st.just(min(2**24 // step + 1, most))))
-    surplus = np.random.default_rng(draw(seeds())).integers(-1, 2, num_experts)
+
+    def seeded(seed: int) -> CountInputs:
+        rng = np.random.default_rng(seed)
+        top_k, num_experts = RATIOS[seed * len(RATIOS) // SEEDS]
+        step = load_step(top_k, num_experts)
+        showing = list(loads_that_show(rng, top_k, num_experts).values())
+        loads = [step * int(times) for times in 1 + rng.permutation(40)[:3]]
+        loads += [showing[i] for i in rng.permutation(len(showing))[:2]]
+        loads.append(step * int(rng.integers(1, END // step + 1)))
+        loads.append(_past_the_end(step))
+        return _counts(rng, top_k, num_experts, loads)
+
+    return uniform_seeds().map(seeded)
+
+
+def published_counts() -> st.SearchStrategy[tuple[CountInputs, ...]]:
+    """For each published k/n: the least q, one at which each mistake shows, and the two about 2^24.
+
+    Nothing of this is left to chance, except which of the loads that show a mistake is taken.
+    """
+
+    def seeded(seed: int) -> tuple[CountInputs, ...]:
+        rng = np.random.default_rng(seed)
+        drawn = []
+        for top_k, num_experts in PUBLISHED:
+            step = load_step(top_k, num_experts)
+            showing = loads_that_show(rng, top_k, num_experts)
+            loads = dict.fromkeys([step, *showing.values(), (END - 1) // step * step])
+            drawn.append(_counts(rng, top_k, num_experts, [*loads, _past_the_end(step)]))
+        return tuple(drawn)
+
+    return uniform_seeds().map(seeded)
+
+
+def _counts(
+    rng: np.random.Generator, top_k: int, num_experts: int, loads: list[int]
+) -> CountInputs:
+    surplus = rng.integers(-1, 2, num_experts)
     surplus[:3] = (-1, 0, 1)
-    near = draw(st.integers(0, 8))
+    near = int(rng.integers(0, 9))
     return CountInputs(
-        experts=RankInputs(top_k, surplus, tuple(step * time for time in times)),
-        num_bins=draw(st.sampled_from([16, 64])),
+        experts=RankInputs(top_k, surplus, tuple(loads)),
+        asked_bins=int(rng.choice([LEAST_BINS, 64])),
         near=near,
-        far=near + draw(st.integers(5, 7)),
-        spread=draw(st.booleans()),
+        far=near + int(rng.integers(5, 8)),
+        spread=bool(rng.integers(2)),
     )
 
 
-@st.composite
-def batches(draw: st.DrawFn) -> RankInputs:
-    """Batches around q, at two numbers of tokens."""
-    top_k, num_experts = draw(st.sampled_from([r for r in RATIOS if _anchors(*r) + 2 <= r[1]]))
-    step = top_k // math.gcd(top_k, num_experts)
-    period = num_experts // math.gcd(top_k, num_experts)
-    most = max(ELEMENTS // (period * num_experts), 3)
-    times = draw(st.lists(st.integers(1, min(most, 40)), min_size=2, max_size=2, unique=True))
-    surplus = np.zeros(num_experts, dtype=np.int64)
-    surplus[: _anchors(top_k, num_experts)] = 1
-    surplus[-1] = -1
-    order = np.random.default_rng(draw(seeds())).permutation(num_experts)
-    return RankInputs(top_k, surplus[order], tuple(step * time for time in times))
+def _past_the_end(step: int) -> int:
+    """The first odd load beyond 2^24, if there are odd ones: no float32 is equal to it."""
+    times = END // step + 1
+    return step * (times if times % 2 else times + 1)
+
+
+def batches() -> st.SearchStrategy[RankInputs]:
+    """Batches around q, at two numbers of tokens; the smaller the seed, the fewer experts."""
+    ratios = [r for r in RATIOS if _anchors(*r) + 2 <= r[1] <= MOST_EXPERTS]
+
+    def seeded(seed: int) -> RankInputs:
+        rng = np.random.default_rng(seed)
+        top_k, num_experts = ratios[seed * len(ratios) // SEEDS]
+        step = load_step(top_k, num_experts)
+        period = num_experts // math.gcd(top_k, num_experts)
+        most = min(max(ELEMENTS // (period * num_experts), 2), 40)
+        times = 1 + rng.permutation(most)[:2]
+        surplus = np.zeros(num_experts, dtype=np.int64)
+        surplus[: _anchors(top_k, num_experts)] = 1
+        surplus[-1] = -1
+        order = rng.permutation(num_experts)
+        return RankInputs(top_k, surplus[order], tuple(step * int(time) for time in times))
+
+    return uniform_seeds().map(seeded)
 
 
 def _anchors(top_k: int, num_experts: int) -> int:

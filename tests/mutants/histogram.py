@@ -6,6 +6,7 @@ B histogram bins.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,82 @@ class SummedInFloat32(Balanced):
     class balancer_class(Histogram):  # noqa: N801
         def cumulative(self) -> Array:
             return np.cumsum(self.histogram.astype(np.float32), axis=1, dtype=np.float32)
+
+
+class RankInInt32(Balanced):
+    """The product of total and k wraps around in 32 bits, from 134 million tokens on at k = 16."""
+
+    killed_by = "QB-RANK"
+
+    class balancer_class(Histogram):  # noqa: N801
+        def rank(self, tokens: int) -> int:
+            wrapped = (tokens * self.top_k + 2**31) % 2**32 - 2**31
+            return -(-wrapped // self.num_experts)
+
+
+class RankFromWholeGroups(Balanced):
+    """Divides first: total // n * k forgets the tokens beyond a multiple of n."""
+
+    killed_by = "QB-RANK"
+
+    class balancer_class(Histogram):  # noqa: N801
+        def rank(self, tokens: int) -> int:
+            return tokens // self.num_experts * self.top_k
+
+
+class RankFromRatioInFloat64(Balanced):
+    """ceil(total (k/n)) in float64: off by one with 14/48, exact at every published size."""
+
+    killed_by = "QB-RANK"
+
+    class balancer_class(Histogram):  # noqa: N801
+        def rank(self, tokens: int) -> int:
+            return math.ceil(tokens * (self.top_k / self.num_experts))
+
+
+class OwnNumberOfBins(HistogramRankInFloat32):
+    """The rank in float32, by a balancer of 64 bins, however many it is asked for."""
+
+    killed_by = "QB-RANK"
+
+    def balancer(self, *, num_bins: int | None = None, **options: Any) -> Any:
+        del num_bins
+        return super().balancer(num_bins=64, **options)
+
+
+class TotalInFloat32(Balanced):
+    """The total is summed in float32, which rounds it from 2^24 tokens on; the rest is exact."""
+
+    killed_by = "QB-RANK-SIZES"
+
+    class balancer_class(Histogram):  # noqa: N801
+        def rank(self, tokens: int) -> int:
+            return super().rank(int(np.float32(tokens)))
+
+
+class RankFromTheOtherSideInFloat32(Balanced):
+    """Counts from above: total - floor(total (1 - k/n)), which float32 rounds by whole ranks."""
+
+    killed_by = "QB-RANK-SIZES"
+
+    class balancer_class(Histogram):  # noqa: N801
+        def rank(self, tokens: int) -> int:
+            share = np.float32(1.0 - self.top_k / self.num_experts)
+            return tokens - int(np.floor(np.float32(tokens) * share))
+
+
+class RankRatioInFloat32(Balanced):
+    """Stores k/n as float32 and multiplies in float64: q + 1 wherever float32 rounds k/n up.
+
+    At 16/896 that is everywhere, which is legal where no rank is declared.
+    """
+
+    killed_by = "QB-RANK-SIZES"
+    conventions = Conventions(histogram_rank="q")
+
+    class balancer_class(Histogram):  # noqa: N801
+        def rank(self, tokens: int) -> int:
+            return math.ceil(tokens * float(np.float32(self.top_k / self.num_experts)))
 
 
 class UpdatedBeforeUse(Balanced):
