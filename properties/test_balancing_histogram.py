@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from properties.judgement.balancing import (
     Allowed,
     Bins,
     exactly,
     require_some_constant,
 )
-from properties.judgement.balancing_ranks import require_same_statistic
 from properties.judgement.balancing_bins import require_bins
+from properties.judgement.balancing_ranks import require_same_statistic
 from properties.judgement.balancing_runs import (
     choices_for,
     fresh_balancer,
