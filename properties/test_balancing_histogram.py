@@ -213,9 +213,32 @@ def test_qb_hist_error(subject: Subject, inputs: HistogramInputs) -> None:
     Hypotheses: sigmoid scores, k < n, finite logits and bias, B >= 2, any micro-batches and masks;
     without valid tokens the bias keeps its differences.
 
-    Source and proof: the value of the rank that is read lies in the bin where the cumulative count
-    passes it, and so does the estimate, wherever in the bin it is put. Values near an edge may be
-    counted beyond it, and the estimate is then off by that much more.
+    Source and proof: let r_1 <= r_2 <= … <= r_m be one expert's required biases, bin t be
+    [e_t, e_t + w), the last one closed, C_t the count of bins 0 … t, and c = C_t - C_(t-1) that of
+    bin t. Say rank p is read: from the first bin t with C_t >= p. C_(t-1) < p values lie below e_t,
+    so r_p >= e_t; C_t >= p lie in bins up to t, so r_p < e_t + w (<= in the last bin). The estimate
+    b̂ = e_t + f w, 0 <= f <= 1, lies in the same bin: |b̂ - r_p| <= w, wherever in it f is. Let q be
+    integral, and f = (q - C_(t-1)) / c as in App. D.
+
+    *The q-th*, p = q, which App. D reads. With C = C_(t-1) <= q - 1 and c <= m - C,
+    1/(m - q + 1) <= (q - C)/(m - C) <= f <= 1: w (1/(m - q + 1) - 1) <= b̂ - r_q <= w. The upper end
+    is reached by an r_q = e_t alone in its bin, the lower one by r_q = … = r_m at the end of the
+    range; at other edges it is approached.
+
+    *The (q+1)-th*, p = q + 1, read from the first bin whose count passes q. With C <= q and
+    c >= q + 1 - C, 0 <= f <= (q - C)/(q + 1 - C) <= q/(q + 1): -w <= b̂ - r_(q+1) <=
+    w (1 - 1/(q + 1)), both again reached.
+
+    *One for the other* has no bound in w: where the q-th is read, b̂ - r_(q+1) is lower than
+    b̂ - r_q by r_(q+1) - r_q, and with an edge between the two, b̂ = e_t + w <= r_(q+1), as f = 1.
+    For small q that is many bins: with m = n = 4, k = 1, q = 1, scores 1, 0, 0, 0 of one token and
+    0, 1, 1, 0 of the others, the first expert has r = -1, 1, 1, 1, and b̂ misses its (q+1)-th by
+    B - 1 of the B bins. A histogram is therefore held to the rank it declares, and to the interval
+    from r_q - w to r_(q+1) + w if it declares none.
+
+    Two experts' errors may have opposite signs, so that a difference of biases errs by less than
+    2w; more than 1.9 w occurs. Values near an edge may be counted beyond it, and the estimate is
+    then off by that much more.
 
     Legal freedoms: those of QB-VALUE; interpolation inside the bin, its middle or its edge.
 
