@@ -131,9 +131,10 @@ def test_lay_alive(subject: Subject) -> None:
 
     Hypotheses: five tokens, eight experts of which each token chooses three, all widths different;
     and K >= 2, since for K = 1 the normalised weight is s / (s + epsilon), hence 1, and the router
-    gets nothing. In float32 and in bfloat16 every token has one legal selection, and in each array
-    the reference's gradient is off 0 by more than its radius somewhere: there the implementation's
-    may not be 0. In formats too coarse for that the verdict is unknown.
+    gets nothing. In float32, bfloat16 and float16, the latter two in memory or in every operation,
+    each token has one legal selection, and in each array the reference's gradient is off 0 by more
+    than its radius somewhere: there the implementation's may not be 0. In coarser formats the
+    verdict is unknown.
 
     Legal freedoms: any value but 0 passes here. LAY-GRAD judges values.
 

@@ -106,7 +106,7 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
     """No element of the norm exceeds sqrt(L) abs(weight), for any finite row, and none is NaN.
 
     Hypotheses: rows whose largest element is half the largest number of storage, where the mean
-    square overflows.
+    square overflows; of compute, if that is smaller, since what it cannot hold is infinite there.
 
     Proof: x_i^2 <= L mean(x^2), hence abs(x_i) / rho <= sqrt(L). Where squares overflow, the
     formula divides by an infinity and gives 0. Roundings act as on a row of ones: each is relative,
@@ -118,7 +118,8 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
     If it fails: a NaN of infinity over infinity, or infinity times 0, ends the run at the first
     outlier; a reciprocal root of an overflowed sum amplifies a row instead of normalising it.
     """
-    x = subject.round_to_storage(inputs.x * (subject.arithmetic.stored.largest / 2))
+    largest = min(subject.arithmetic.stored.largest, subject.arithmetic.computed.largest)
+    x = subject.round_to_storage(inputs.x * (largest / 2))
     weight = subject.round_to_storage(inputs.weight)
     width = x.shape[-1]
     row: Any = reference.rms_norm(subject.ball(np.ones(width)), subject.ball(weight), eps=0.0)
