@@ -86,8 +86,9 @@ def describe(value: Any) -> str:
 def arrays_in(value: Any) -> list[Array]:
     if isinstance(value, np.ndarray):
         return [value]
-    if isinstance(value, dict):
-        return [array for part in value.values() for array in arrays_in(part)]
+    if isinstance(value, dict | tuple):
+        parts = value.values() if isinstance(value, dict) else value
+        return [array for part in parts for array in arrays_in(part)]
     if is_dataclass(value) and not isinstance(value, type):
         return [array for part in fields(value) for array in arrays_in(getattr(value, part.name))]
     return []

@@ -5,7 +5,8 @@ needs ``name``, ``version`` and ``precision``; every method below is optional. A
 missing is reported as *not offered*, never as passed.
 
 Arrays at the boundary are NumPy arrays. They arrive read only, and with values that the declared
-storage format represents exactly. Two groups of dtypes cross it:
+storage format represents exactly. Those that are returned belong to the caller: a later call leaves
+them as they are. Two groups of dtypes cross it:
 
 * *storage* (``precision.storage``): hidden states, parameters, cotangents of hidden states, and
   the outputs of ``situ_glu``, ``rms_norm``, ``experts``, ``layer`` and their VJPs;

@@ -62,9 +62,13 @@ class Call:
 
 @dataclass
 class Case:
-    """What is known of the case being judged: its calls, its worst ratio and where that stood."""
+    """What is known of the case being judged: its calls, its worst ratio and where that stood.
+
+    ``returned`` has what each method returned last: the arrays as they came, and their bits.
+    """
 
     calls: list[Call] = field(default_factory=list)
+    returned: dict[str, tuple[list[Array], list[bytes]]] = field(default_factory=dict)
     worst_ratio: float | None = None
     worst_what: str = ""
     unknown: list[str] = field(default_factory=list)
@@ -332,7 +336,15 @@ class Subject:
     # Machinery ---------------------------------------------------------------------------------
 
     def _call(self, method: str, /, **arguments: Any) -> Any:
-        return self.guarded(method, getattr(self.implementation, method), arguments)
+        output = self.guarded(method, getattr(self.implementation, method), arguments)
+        arrays, bits = self.case.returned.get(method, ([], []))
+        for array, then in zip(arrays, bits, strict=True):
+            if array.tobytes() != then:
+                raise ViolationError(f"{method} changed what an earlier call of it had returned")
+        if method != "balancer":  # which has a state of its own
+            arrays = arrays_in(output)
+            self.case.returned[method] = arrays, [array.tobytes() for array in arrays]
+        return output
 
     def guarded(self, label: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Call a function of the implementation on read-only views, and check that it left them."""

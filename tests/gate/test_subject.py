@@ -141,6 +141,29 @@ def test_mutated_parameters_are_noticed_deep_inside() -> None:
         )
 
 
+class Reuses(Reference):
+    """Ids of all calls lie in one buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = np.zeros((1, 1), np.int64)
+
+    def route(self, logits: Array, bias: Array, *, top_k: int) -> Routing:
+        routed = super().route(logits, bias, top_k=top_k)
+        self.ids[...] = routed.expert_ids
+        return routed._replace(expert_ids=self.ids)
+
+
+def test_results_that_a_later_call_changes_are_noticed() -> None:
+    subject, bias = subject_of(Reuses()), np.zeros(2)
+    for _ in range(2):  # the same bits again change nothing
+        subject.route(np.array([[0.0, 1.0]]), bias, top_k=1)
+    with pytest.raises(ViolationError, match="route changed what an earlier call of it"):
+        subject.route(np.array([[1.0, 0.0]]), bias, top_k=1)
+    with subject.new_case():
+        subject.route(np.array([[0.0, 1.0]]), bias, top_k=1)  # another case, another caller
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
