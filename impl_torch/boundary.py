@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from impl_torch.arrays import Array, to_array, to_tensor, torch_dtype
 
@@ -34,6 +35,8 @@ _BALANCER_NEEDS: Mapping[str, str] = {
     "to": "to",
     "set_enabled": "enabled",
     "bias_storage_id": "bias",
+    "reduced_histogram": "reduced_histogram",
+    "observe_recomputed": "register_forward_hook",  # a torch.nn.Module, the thing to checkpoint
 }
 _STATE = ("bias", "histogram")
 
@@ -140,6 +143,10 @@ class Inputs:
         return [to_array(gradient) for gradient in gradients]
 
 
+def _optional(what: str, value: Any) -> Array | None:
+    return None if value is None else to_array(checked_tensor(what, value))
+
+
 class TorchBalancer:
     """A balancer of tensors (see ``TorchImplementation``) behind the protocol's NumPy arrays.
 
@@ -173,10 +180,7 @@ class TorchBalancer:
     @property
     def histogram(self) -> Array | None:
         """The pending counts (N, B), a copy, or None where none are kept."""
-        counts = self._inner.histogram
-        if counts is None:
-            return None
-        return to_array(checked_tensor("the balancer's histogram", counts))
+        return _optional("the balancer's histogram", self._inner.histogram)
 
     def observe(self, logits: Array, *, training: bool = True, mask: Array | None = None) -> Any:
         """Route a micro-batch with the present bias and, in training, count it."""
@@ -190,6 +194,24 @@ class TorchBalancer:
     def update(self) -> None:
         """Replace the bias by the one that the counts since the last update ask for."""
         self._inner.update()
+
+    @property
+    def _reduced_histogram(self) -> Array | None:
+        return _optional("the balancer's reduced_histogram", self._inner.reduced_histogram)
+
+    def _observe_recomputed(self, logits: Array) -> Any:
+        """Observe a micro-batch forward and backward, under activation checkpointing."""
+        leaf = to_tensor(logits, self._dtype, self._device).requires_grad_()
+        out: list[Any] = []
+
+        def weights(tensor: Tensor) -> Any:
+            out.append(self._inner.observe(tensor, training=True, mask=None))
+            return checked_routing("the balancer's observe", out[-1])[1]
+
+        total = checkpoint(weights, leaf, use_reentrant=False).sum()
+        if total.requires_grad:  # Otherwise there is no backward pass that recomputes.
+            total.backward()
+        return self._result("the balancer's observe", out[0])
 
     def _state_dict(self) -> dict[str, Array]:
         state = self._inner.state_dict()

@@ -18,9 +18,19 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from impl_torch.activation import situ_glu
-from impl_torch.precision import compute_dtype
+from impl_torch.precision import compute_dtype, widened
 
-__all__ = ["Dispatch", "Experts", "combine", "dispatch", "experts", "gather", "grouped_linear"]
+__all__ = [
+    "Dispatch",
+    "Experts",
+    "check_shapes",
+    "combine",
+    "dispatch",
+    "expert_rows",
+    "experts",
+    "gather",
+    "grouped_linear",
+]
 
 
 class Dispatch(NamedTuple):
@@ -100,6 +110,7 @@ def experts(
 
     M may be 0, experts may be without tokens, and an id may occur twice in a row (its terms add
     up). Parameters of experts that no token chose get a gradient of exactly 0. Differentiable once.
+    float8 is a format to store in: everything is computed in float32 and rounded at the end.
 
     Args:
         x_ML: latent tokens.
@@ -116,14 +127,27 @@ def experts(
         ValueError: shapes do not fit, or a beta is not positive and finite.
         TypeError: ids are not integers.
     """
-    _check_shapes(x_ML, expert_ids_MK, weights_MK, gate_proj_NHL, up_proj_NHL, down_proj_NLH)
+    check_shapes(x_ML, expert_ids_MK, weights_MK, gate_proj_NHL, up_proj_NHL, down_proj_NLH)
+    x, gate, up, down = widened(x_ML, gate_proj_NHL, up_proj_NHL, down_proj_NLH)
     plan = dispatch(expert_ids_MK, gate_proj_NHL.shape[0])
-    x_PL = gather(x_ML, plan)
-    gate_PH = grouped_linear(x_PL, gate_proj_NHL, plan.counts)
-    up_PH = grouped_linear(x_PL, up_proj_NHL, plan.counts)
+    y_PL = expert_rows(gather(x, plan), gate, up, down, plan.counts, beta_gate, beta_up)
+    return combine(y_PL, weights_MK, plan).to(x_ML.dtype)
+
+
+def expert_rows(
+    x_PL: Tensor,
+    gate_proj_NHL: Tensor,
+    up_proj_NHL: Tensor,
+    down_proj_NLH: Tensor,
+    counts: list[int],
+    beta_gate: float,
+    beta_up: float,
+) -> Tensor:
+    """Each row's expert applied to it (Eq. 12), (P, L), rows being in the order of experts."""
+    gate_PH = grouped_linear(x_PL, gate_proj_NHL, counts)
+    up_PH = grouped_linear(x_PL, up_proj_NHL, counts)
     hidden_PH = situ_glu(gate_PH, up_PH, beta_gate=beta_gate, beta_up=beta_up)
-    y_PL = grouped_linear(hidden_PH, down_proj_NLH, plan.counts)
-    return combine(y_PL, weights_MK, plan)
+    return grouped_linear(hidden_PH, down_proj_NLH, counts)
 
 
 class _Gather(Function):
@@ -212,7 +236,7 @@ def _segments(
     return [segment for segment in segments if segment[0].shape[0]]
 
 
-def _check_shapes(
+def check_shapes(
     x_ML: Tensor,
     expert_ids_MK: Tensor,
     weights_MK: Tensor,
@@ -220,6 +244,7 @@ def _check_shapes(
     up_proj_NHL: Tensor,
     down_proj_NLH: Tensor,
 ) -> None:
+    """Raise ValueError, naming it, if a tensor's shape does not fit the others'."""
     num_experts, hidden_dim, latent_dim = gate_proj_NHL.shape
     expected = {
         "x": (x_ML, (expert_ids_MK.shape[0], latent_dim)),
@@ -262,6 +287,7 @@ class Experts(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.num_experts = num_experts
         self.beta_gate = beta_gate
         self.beta_up = beta_up
 
@@ -298,13 +324,19 @@ class Experts(nn.Module):
     ) -> None:
         for name, alias in (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")):
             for key in (name, alias):
-                _stack(state_dict, prefix, key, name, self.gate_proj.shape[0])
+                _stack(state_dict, prefix, key, name, self.num_experts)
+            if prefix + name in state_dict:
+                state_dict[prefix + name] = self._own_part(state_dict[prefix + name])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _own_part(self, stack: Tensor) -> Tensor:
+        """What this module holds of a stack over all experts."""
+        return stack
 
     def extra_repr(self) -> str:
         """Sizes, for ``print(module)``."""
-        num_experts, expert_dim, latent_dim = self.gate_proj.shape
-        return f"{num_experts}, latent_dim={latent_dim}, expert_dim={expert_dim}"
+        _, expert_dim, latent_dim = self.gate_proj.shape
+        return f"{self.num_experts}, latent_dim={latent_dim}, expert_dim={expert_dim}"
 
 
 def _stack(state_dict: dict[str, Any], prefix: str, key: str, name: str, num_experts: int) -> None:

@@ -10,16 +10,19 @@ S shared experts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from impl_torch.activation import situ_glu
-from impl_torch.balancing import QuantileHistogram
+from impl_torch.expert_parallel import ExpertParallel, ParallelExperts
 from impl_torch.experts import Experts
+from impl_torch.histogram import QuantileHistogram, Site, update_biases
 from impl_torch.norm import RMSNorm
+from impl_torch.precision import is_float8
 from impl_torch.routing import Router
 
 __all__ = ["LatentMoE", "SharedExperts", "latent_moe"]
@@ -71,8 +74,9 @@ class LatentMoE(nn.Module):
     A checkpoint without the balancer's buffers loads with ``strict=False``, or into a layer built
     with ``num_bins=None``.
 
-    In training mode every forward pass counts its tokens' required biases; call ``update_bias``
-    once per optimiser step. In evaluation nothing but the output is computed.
+    In training mode every forward pass counts its tokens' required biases; call ``update_biases``
+    on the whole model once per optimiser step. In evaluation nothing but the output is computed.
+    With parameters and x in float8 everything is computed in float32, and rounded at the end.
 
     Args:
         model_dim: D.
@@ -87,6 +91,9 @@ class LatentMoE(nn.Module):
         norm_eps: eps of the latent norm.
         routed_scale: multiplies the combine weights, before the norm.
         num_bins: bins of the balancing histogram; None for a layer that does not balance.
+        expert_parallel: where the routed experts are, if each rank is to hold a part of them. The
+            sum over a token's experts is complete before the norm, and everything else is computed
+            by each rank for its own tokens.
 
     Raises:
         ValueError: top_k or num_bins is out of range.
@@ -107,6 +114,7 @@ class LatentMoE(nn.Module):
         norm_eps: float = 1e-5,
         routed_scale: float = 1.0,
         num_bins: int | None = 1000,
+        expert_parallel: ExpertParallel | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -114,7 +122,8 @@ class LatentMoE(nn.Module):
         self.routed_scale = routed_scale
         self.gate = Router(model_dim, num_experts, top_k, device=device, dtype=dtype)
         self.routed_expert_down_proj = _linear(model_dim, latent_dim, device, dtype)
-        self.experts = Experts(
+        make = Experts if expert_parallel is None else partial(ParallelExperts, expert_parallel)
+        self.experts = make(
             latent_dim,
             expert_dim,
             num_experts,
@@ -161,22 +170,34 @@ class LatentMoE(nn.Module):
             ValueError: the last axis is not D, or the mask's shape is not x's leading shape.
         """
         self._check(x, mask)
+        if is_float8(x.dtype):
+            return self._in_float32(x, mask)
         x_MD = x.reshape(-1, x.shape[-1])
         y_MD = self._routed(x_MD, None if mask is None else mask.reshape(-1))
         if self.shared_experts is not None:
             y_MD = y_MD + self.shared_experts(x_MD)
         return y_MD.reshape(x.shape)
 
-    @torch.no_grad()
-    def update_bias(self) -> None:
-        """Replace the selection bias, in its storage, by the one that the pending counts ask for.
+    def update_bias(self, *, group: dist.ProcessGroup | None = None) -> None:
+        """``update_biases`` of this layer alone; several layers are better updated together.
 
         Raises:
-            RuntimeError: the layer was built with ``num_bins=None``.
+            RuntimeError: the layer was built with ``num_bins=None``, or as ``update_biases``.
         """
         if self.balancer is None:
             raise RuntimeError("this layer does not balance; build it with num_bins=1000, say")
-        self.balancer.update_(self.gate.e_score_correction_bias)
+        update_biases(self, group=group)
+
+    def balancing_site(self) -> Site | None:
+        """The histogram and the bias that it moves; None if the layer does not balance."""
+        if self.balancer is None:
+            return None
+        return self.balancer, self.gate.e_score_correction_bias
+
+    def _in_float32(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        wide = {name: parameter.float() for name, parameter in self.named_parameters()}
+        y: Tensor = functional_call(self, wide, (x.float(), mask))
+        return y.to(x.dtype)
 
     def _routed(self, x_MD: Tensor, mask_M: Tensor | None) -> Tensor:
         scores_MN = self.gate.scores(x_MD)
@@ -216,19 +237,22 @@ def latent_moe(
     norm_eps: float = 1e-5,
     routed_scale: float = 1.0,
     training: bool = False,
+    expert_parallel: ExpertParallel | None = None,
 ) -> Tensor:
     """``LatentMoE`` as a function of its parameters, with gradients to them; it does not balance.
 
     Args:
         x: hidden states (…, D).
         parameters: tensors under the names that ``LatentMoE(num_bins=None).state_dict()`` has;
-            sizes are theirs. The shared experts may be left out.
+            sizes are theirs. The shared experts may be left out. With ``expert_parallel`` the
+            routed experts are this rank's.
         top_k: K.
         beta_gate: cap of the gate of every expert.
         beta_up: cap of up of every expert.
         norm_eps: eps of the latent norm.
         routed_scale: multiplies the combine weights.
         training: the mode; it makes no difference to the value.
+        expert_parallel: where the routed experts are.
 
     Raises:
         KeyError: a parameter is missing.
@@ -237,12 +261,13 @@ def latent_moe(
     shared = parameters.get("shared_experts.gate_proj.weight")
     module = _shell(
         x.shape[-1],
-        parameters["experts.gate_proj"].shape,
+        (parameters["gate.weight"].shape[0], *parameters["experts.gate_proj"].shape[1:]),
         0 if shared is None else shared.shape[0],
         top_k,
         (beta_gate, beta_up),
         norm_eps,
         routed_scale,
+        expert_parallel,
     )
     module.train(training)
     result: Tensor = functional_call(module, dict(parameters), (x,))
@@ -252,12 +277,13 @@ def latent_moe(
 @lru_cache(maxsize=64)
 def _shell(
     model_dim: int,
-    experts_shape: torch.Size,
+    experts_shape: tuple[int, int, int],
     shared_dim: int,
     top_k: int,
     betas: tuple[float, float],
     norm_eps: float,
     routed_scale: float,
+    expert_parallel: ExpertParallel | None,
 ) -> LatentMoE:
     """A layer without memory, of the given sizes, to be called with somebody's parameters."""
     num_experts, expert_dim, latent_dim = experts_shape
@@ -274,5 +300,6 @@ def _shell(
         norm_eps=norm_eps,
         routed_scale=routed_scale,
         num_bins=None,
+        expert_parallel=expert_parallel,
         device="meta",
     )

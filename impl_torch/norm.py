@@ -74,7 +74,12 @@ class RMSNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(width, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(width, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1."""
+        nn.init.ones_(self.weight)
 
     def forward(self, x_ML: Tensor) -> Tensor:
         """Normalise the last axis of x (…, L)."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["KeepsPrecision", "compute_dtype"]
+__all__ = ["KeepsPrecision", "compute_dtype", "is_float8", "widened"]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -22,6 +22,18 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     if not dtype.is_floating_point:
         raise TypeError(f"expected a floating-point tensor, got {dtype}; cast it first")
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def is_float8(dtype: torch.dtype) -> bool:
+    """Whether it is a floating-point format of one byte, in which torch stores but does not add."""
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
+def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, all of them in float32 if one is in float8."""
+    if any(is_float8(tensor.dtype) for tensor in tensors):
+        return tuple(tensor.float() for tensor in tensors)
+    return tensors
 
 
 class KeepsPrecision(nn.Module):

@@ -10,13 +10,12 @@ import torch
 
 import reference_numpy as reference
 from impl_torch.balancing import (
-    HistogramBalancer,
-    QuantileHistogram,
     Statistic,
     expert_statistic,
     histogram_quantile,
     quantile_update,
 )
+from impl_torch.histogram import HistogramBalancer, QuantileHistogram
 from impl_torch.routing import route, route_scores
 from impl_torch.routing import scores as sigmoid_scores
 
@@ -346,7 +345,7 @@ def test_counts_are_exact_past_two_to_the_24_and_through_casts() -> None:
     balancer.to(torch.bfloat16)
     balancer.type(torch.float16)
     assert balancer.histogram.dtype == torch.int64
-    assert balancer.bias.dtype == balancer.bounds.dtype == torch.float32
+    assert balancer.bias.dtype == balancer.extremes.dtype == torch.float32
     assert torch.equal(balancer.bias, before)
     balancer.observe(torch.zeros(5, 3))
     assert (balancer.histogram.sum(1) == 4 * (2**24 + 1) + 5).all()
@@ -362,7 +361,7 @@ def test_pending_counts_survive_a_checkpoint() -> None:
         one.observe(logits[:7])
         one.update()
     assert torch.equal(twin.bias, balancer.bias)
-    assert set(balancer.state_dict()) == {"bias", "histogram", "bounds"}
+    assert set(balancer.state_dict()) == {"bias", "histogram", "extremes"}
 
 
 def test_counts_keep_their_range_when_the_bias_changes_under_them() -> None:
@@ -376,7 +375,7 @@ def test_counts_keep_their_range_when_the_bias_changes_under_them() -> None:
     assert torch.equal(changed.bias, kept.bias)
 
 
-def test_a_state_without_bounds_reads_its_counts_over_its_own_bias() -> None:
+def test_a_state_without_extremes_reads_its_counts_over_its_own_bias() -> None:
     logits, bias = batch(30, 6)
     source, target = HistogramBalancer(6, 2, bias=bias), HistogramBalancer(6, 2, bias=bias + 1)
     source.observe(logits)

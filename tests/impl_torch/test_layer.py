@@ -96,13 +96,13 @@ def test_parameter_names_and_shapes_are_the_checkpoints() -> None:
     parameters = dict(module.named_parameters())
     assert set(parameters) == set(NAMES) - {"gate.e_score_correction_bias"}
     balanced = build().state_dict()
-    assert set(balanced) - set(NAMES) == {"balancer.histogram", "balancer.bounds"}
+    assert set(balanced) - set(NAMES) == {"balancer.histogram", "balancer.extremes"}
 
 
 def test_loading_a_checkpoint_without_the_balancer() -> None:
     plain, balanced = build(1, num_bins=None), build(2)
     missing = balanced.load_state_dict(plain.state_dict(), strict=False).missing_keys
-    assert set(missing) == {"balancer.histogram", "balancer.bounds"}
+    assert set(missing) == {"balancer.histogram", "balancer.extremes"}
     assert torch.equal(balanced(tokens(5)), plain(tokens(5)))
 
 
