@@ -78,9 +78,12 @@ def refilled(parameters: Parameters, values: list[Array]) -> Parameters:
 
 
 def by_checkpoint_name(parameters: Any) -> dict[str, Tensor]:
-    """The protocol's layer parameters as the state dict of a ``LatentMoE``."""
+    """The protocol's layer parameters as the state dict of a ``LatentMoE``.
+
+    Without shared experts there are no names for them.
+    """
     routed, shared = parameters.experts, parameters.shared_experts
-    return {
+    named = {
         "gate.weight": parameters.gate_weight,
         "gate.e_score_correction_bias": parameters.e_score_correction_bias,
         "routed_expert_down_proj.weight": parameters.routed_expert_down_proj,
@@ -89,10 +92,12 @@ def by_checkpoint_name(parameters: Any) -> dict[str, Tensor]:
         "experts.down_proj": routed.down_proj,
         "routed_expert_norm.weight": parameters.routed_expert_norm,
         "routed_expert_up_proj.weight": parameters.routed_expert_up_proj,
-        "shared_experts.gate_proj.weight": shared.gate_proj.flatten(0, 1),
-        "shared_experts.up_proj.weight": shared.up_proj.flatten(0, 1),
-        "shared_experts.down_proj.weight": shared.down_proj.transpose(0, 1).flatten(1),
     }
+    if shared.gate_proj.shape[0]:
+        named["shared_experts.gate_proj.weight"] = shared.gate_proj.flatten(0, 1)
+        named["shared_experts.up_proj.weight"] = shared.up_proj.flatten(0, 1)
+        named["shared_experts.down_proj.weight"] = shared.down_proj.transpose(0, 1).flatten(1)
+    return named
 
 
 class Handed:

@@ -15,12 +15,20 @@ import numpy as np
 
 from properties.errors import AdapterError, SuiteError
 from properties.protocol import Array
+from properties.rounding.arithmetic import format_named
 
 
 def round_to(values: Array, dtype: np.dtype[Any]) -> Array:
-    """The nearest values of the format, as float64 behind the same strides."""
+    """The nearest values of the format, as float64 behind the same strides.
+
+    Formats without infinity have no sign of overflow but NaN: their largest number stands in.
+    """
+    number = format_named(dtype.name)
+    held = values
+    if number.overflow_is_nan:
+        held = np.clip(values, -number.largest, number.largest)
     with np.errstate(over="ignore"):
-        rounded = values.astype(dtype)
+        rounded = held.astype(dtype)
     return _astype_keeping_strides(values, np.dtype(np.float64), rounded)
 
 

@@ -110,7 +110,7 @@ def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
     Within the sum of both radii of each comparison.
 
     Hypotheses: those of DSP-DENSE; the N experts have equal parameters, and the weights are
-    multiples of 1/16 whose sum is exactly 1.
+    multiples of 1/8 whose sum is exactly 1.
 
     Proof: sum_a p_a E(x) = (sum_a p_a) E(x), which is linear in p.
 

@@ -44,15 +44,15 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     the activation, the weighted cotangent and every term of a sum over slots stored once; values
     of the forward pass kept or computed again; a weight that meets the cotangent before or after
     W_d^T; d_p as <c, W_d a> or as <W_d^T c, a>, in the format of routing or of storage. The slope
-    of a softcap may be 1 - tanh^2, with its cancellation. Sums over the tokens of an expert and
-    over the slots of a token are accumulated in the declared format.
+    of a softcap may be 1 - tanh^2, with its cancellation. A token's K terms of d_x are added in any
+    order and each partial sum may be stored: that is what autograd makes of an indexed x. Sums over
+    the tokens of an expert are accumulated in the declared format.
 
     If it fails: d_weights alone, the router learns nothing from the loss (weights are detached, or
     their gradients stay in the sorted order); d_x alone, slots overwrite each other, or the
     backward pass undoes the permutation the wrong way, which the forward pass cannot show; one
     projection alone, a transpose, or gate and up exchanged; all of them by a factor, the weight is
-    missing, is applied twice, or gradients are averaged over tokens; d_x with K = 16 in low
-    precision only, a token's slots are added up in the format of storage.
+    missing, is applied twice, or gradients are averaged over tokens.
     """
     call = ExpertCall.of(subject, inputs)
     all_within(subject, call.gradients(), call.expected_gradients(), "")

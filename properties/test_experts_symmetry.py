@@ -91,7 +91,7 @@ def test_dsp_linear(subject: Subject, drawn: Twice) -> None:
 
     The weights' own gradients do not depend on the weights at all.
 
-    Hypotheses: those of DSP-DENSE; both sets of weights are eighths up to 1, zeros included, so
+    Hypotheses: those of DSP-DENSE; both sets of weights are quarters up to 1, zeros included, so
     that their sum is exact in every format. They need not add up to 1.
 
     Proof: Eq. 11 is a sum of p_j E_j(x), and E_j(x) does not contain p. Hence u(p) + u(p') =
@@ -181,7 +181,11 @@ def test_dsp_nan(subject: Subject, drawn: Marked) -> None:
     inputs, marked = drawn
     call = ExpertCall.of(subject, inputs)
     clean = call.rows(np.flatnonzero(~marked))
-    broken = replace(call, x=_spoilt(call.x, marked), cotangent=_spoilt(call.cotangent, marked))
+    broken = replace(
+        call,
+        x=_spoilt(subject, call.x, marked),
+        cotangent=_spoilt(subject, call.cotangent, marked),
+    )
     within(subject, broken.result()[~marked], clean.expected(), "rows beside a NaN")
     if "experts_vjp" in subject.offered:
         found, balls = broken.gradients(), clean.expected_gradients()
@@ -201,8 +205,8 @@ def _exchanged(subject: Subject, parameters: ExpertParameters, which: Array) -> 
     return ExpertParameters(*new)
 
 
-def _spoilt(values: Array, rows: Array) -> Array:
-    """NaN, infinity and minus infinity in turn along the marked rows."""
-    width = values.shape[1]
-    bad = np.resize(np.array([np.nan, np.inf, -np.inf]), width)
+def _spoilt(subject: Subject, values: Array, rows: Array) -> Array:
+    """NaN and, where storage has them, infinities of both signs in turn along the marked rows."""
+    infinities = () if subject.arithmetic.stored.overflow_is_nan else (np.inf, -np.inf)
+    bad = np.resize(np.array([np.nan, *infinities]), values.shape[1])
     return np.where(rows[:, None], bad, values)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from properties.checks import require, within
-from properties.errors import UnknownError
+from properties.errors import NotOfferedError
 from properties.judgement.layer_calls import LayerCall, cotangent_of
 from properties.judgement.layer_gradient import (
     legal_gradients,
@@ -56,9 +56,10 @@ def test_lay_grad(subject: Subject, inputs: GradientInputs) -> None:
     part has an identity norm.
 
     Legal freedoms: those of LAY-VALUE; the terms of x' are added in any order and each partial sum
-    is stored; cast of any gradient to storage between two steps. Where a token has several legal
-    selections, its x' may be that of any one, and a second call has a cotangent of 0 for it:
-    gradients of parameters, which are sums over tokens, then follow the clear ones.
+    is stored, and so are the K terms of z'; cast of any gradient to storage between two steps.
+    Where a token has several legal selections, its x' may be that of any one, and a second call has
+    a cotangent of 0 for it: gradients of parameters, which are sums over tokens, then follow the
+    clear ones.
 
     If it fails, training goes wrong where no forward test looks: a norm differentiated as if rho
     were constant, a router that does not learn since its weights were detached, shared experts
@@ -133,8 +134,8 @@ def test_lay_alive(subject: Subject) -> None:
     and K >= 2, since for K = 1 the normalised weight is s / (s + epsilon), hence 1, and the router
     gets nothing. In float32, bfloat16 and float16, the latter two in memory or in every operation,
     each token has one legal selection, and in each array the reference's gradient is off 0 by more
-    than its radius somewhere: there the implementation's may not be 0. In coarser formats the
-    verdict is unknown.
+    than its radius somewhere: there the implementation's may not be 0. Formats that are too coarse
+    for that, as float8, are not judged.
 
     Legal freedoms: any value but 0 passes here. LAY-GRAD judges values.
 
@@ -146,7 +147,7 @@ def test_lay_alive(subject: Subject) -> None:
     cotangent = cotangent_of(subject, inputs.cotangent)
     selections = selections_of(subject, call)
     if not selections.clear.all():
-        raise UnknownError("the pinned instance is not clear in these formats")
+        raise NotOfferedError("the declared formats are too coarse to tell who is chosen")
     expected = dict(named_arrays(parameter_gradients(subject, call, cotangent, selections)))
     del expected["e_score_correction_bias"]
     d_x, gradients = call.gradients(subject, cotangent)
@@ -155,5 +156,5 @@ def test_lay_alive(subject: Subject) -> None:
         if name in expected:
             told = np.abs(expected[name].value) > expected[name].radius
             if not told.any():
-                raise UnknownError(f"d_{name} could be 0 in these formats")
+                raise NotOfferedError(f"the declared formats are too coarse: d_{name} could be 0")
             require(actual[told] != 0.0, f"d_{name} is 0 where it cannot be")

@@ -77,7 +77,8 @@ def test_lay_nan(subject: Subject, inputs: NanInputs) -> None:
     batch with it, and padding need not be zero.
     """
     call = LayerCall.of(subject, inputs.layer)
-    spoiled = replace(call, x=np.where(inputs.lost[:, None], inputs.value, call.x))
+    value = np.nan if subject.arithmetic.stored.overflow_is_nan else inputs.value
+    spoiled = replace(call, x=np.where(inputs.lost[:, None], value, call.x))
     others = ~inputs.lost
     kept = replace(call, x=call.x[others])
     actual = spoiled.output(subject)[others]

@@ -47,7 +47,7 @@ def test_lay_scale(subject: Subject, inputs: ScaleInputs) -> None:
     If it fails: outputs of experts are clipped, or quantised with a fixed step, the norm's eps is
     not the configured one, or routed_scale acts elsewhere (after the norm, on shared experts).
     """
-    call = LayerCall.of(subject, replace(inputs.layer, identity_norm=False))
+    call = LayerCall.of(subject, replace(inputs.layer, identity_norm=False), abs(inputs.factor))
     factor, sign = inputs.factor, float(np.sign(inputs.factor))
     config, parameters = call.config, call.parameters
     scaled = replace(call, parameters=scaled_experts(parameters, factor))

@@ -5,6 +5,7 @@ Legend: M tokens, N experts, K top_k, L width an expert works on, H its hidden w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +118,7 @@ def experts_vjp(
     *,
     beta_gate: float = BETA_GATE,
     beta_up: float = BETA_UP,
+    add_slots: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, Array, ExpertParameters]:
     """Gradients (d_x, d_weights, d_parameters) of sum(cotangent * experts(x, …)).
 
@@ -126,7 +128,8 @@ def experts_vjp(
         d_x_i = sum over a of expert_vjp(x_i, p_ia c_i) of that slot's expert,
         d_parameters_j = sum of expert_vjp(x_i, p_ia c_i) over the slots that name j
 
-    An expert that no slot names gets exactly 0. Raises ValueError as ``experts`` does.
+    An expert that no slot names gets exactly 0. ``add_slots`` adds up a token's terms of d_x,
+    (M, K, L) -> (M, L), for whoever rounds its partial sums. Raises ValueError as ``experts`` does.
     """
     _require_arguments(x_ML, expert_ids_MK, weights_MK, parameters)
     require_shape("cotangent", cotangent_ML, x_ML.shape)
@@ -153,7 +156,8 @@ def experts_vjp(
         d_x_rows.append(d_x_TL)
         d_weights_rows.append(d_weights_T)
         d_projections.append(d_own)
-    d_x_ML = stored(np.sum(np.concatenate(d_x_rows)[row_MK], axis=1))
+    d_x_MKL = np.concatenate(d_x_rows)[row_MK]
+    d_x_ML = stored(np.sum(d_x_MKL, axis=1)) if add_slots is None else add_slots(d_x_MKL)
     d_weights_MK = np.concatenate(d_weights_rows)[row_MK]
     return d_x_ML, d_weights_MK, ExpertParameters(*map(np.stack, zip(*d_projections, strict=True)))
 

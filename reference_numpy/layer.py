@@ -168,6 +168,7 @@ def layer_vjp(
     epsilon: float = WEIGHT_EPSILON,
     top1_renormalised: bool = True,
     complement: Callable[[Array], Array] | None = None,
+    add_slots: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, LayerParameters]:
     """Gradients (d_x, d_parameters) of sum(cotangent * layer(x)), at a fixed selection.
 
@@ -181,8 +182,8 @@ def layer_vjp(
         x' = logits' W_r + z' W_down + sum over shared experts of expert_vjp(x, C)
 
     The selection bias gets exactly 0. ``complement`` gives 1 - sigmoid(logits) for whoever obtains
-    it otherwise than as sigmoid(-logits). Raises ValueError as ``layer`` does, and for a cotangent
-    whose shape is not that of x.
+    it otherwise than as sigmoid(-logits), and ``add_slots`` is that of ``experts_vjp``. Raises
+    ValueError as ``layer`` does, and for a cotangent whose shape is not that of x.
     """
     _require_parameters(x, parameters)
     require_shape("cotangent", cotangent, x.shape)
@@ -198,7 +199,7 @@ def layer_vjp(
     )
     routing = Routing(expert_ids, weights_MK)
 
-    routed = _routed_vjp(x_MD, parameters, routing, cotangent_MD, config)
+    routed = _routed_vjp(x_MD, parameters, routing, cotangent_MD, config, add_slots)
     d_logits_MN = stored(
         weights_vjp(
             logits_MN,
@@ -239,6 +240,7 @@ def _routed_vjp(
     routing: Routing,
     cotangent_MD: Array,
     config: LayerConfig,
+    add_slots: Callable[[Array], Array] | None,
 ) -> _RoutedGradients:
     """Gradients of sum(cotangent * routed_output(routed_sum(x))), the weights held apart from x."""
     norm_L = parameters.routed_expert_norm
@@ -254,6 +256,7 @@ def _routed_vjp(
         d_u_ML,
         beta_gate=config.beta_gate,
         beta_up=config.beta_up,
+        add_slots=add_slots,
     )
     return _RoutedGradients(
         d_x=stored(d_latent_ML @ parameters.routed_expert_down_proj),

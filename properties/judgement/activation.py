@@ -71,8 +71,9 @@ class Call(NamedTuple):
 
     def bound(self) -> float | None:
         """The product of the caps, rounded to compute and then to storage; None if too large."""
-        product = self.subject.arithmetic.computed.rounded(np.array(self.beta_gate * self.beta_up))
-        bound = float(self.subject.round_to_storage(product))
+        arithmetic = self.subject.arithmetic
+        product = arithmetic.computed.rounded(np.array(self.beta_gate * self.beta_up))
+        bound = float(arithmetic.stored.rounded(product))
         return bound if np.isfinite(bound) else None
 
     def result(self) -> Array:

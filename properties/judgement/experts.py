@@ -12,6 +12,8 @@ import numpy as np
 
 import reference_numpy as reference
 from properties.checks import require, within
+from properties.judgement.narrow import fitting_cotangent, fitting_experts
+from properties.judgement.sums import hull, slots_added
 from properties.protocol import Array, ExpertParameters
 from properties.rounding import Ball
 from properties.rounding.arithmetic import REFERENCE_ROUNDOFF
@@ -54,11 +56,14 @@ class ExpertCall:
         """The drawn inputs.
 
         An x beyond the square root of the largest number is clipped to it, and a cotangent to a
-        64th of that: in a format of short range, gradients would be infinite otherwise.
+        64th of that: in a format of short range, gradients would be infinite otherwise. There
+        projections and cotangent are halved, too, until everything fits.
         """
+        inputs = fitting_experts(subject, inputs)
         far = np.sqrt(subject.arithmetic.stored.largest)
         held, lie = subject.round_to_storage, inputs.layouts
         drawn = np.ones(inputs.x.shape) if inputs.cotangent is None else inputs.cotangent
+        drawn = fitting_cotangent(subject, inputs, drawn)
         return cls(
             subject,
             laid_out(held(np.clip(inputs.x, -far, far)), lie.x),
@@ -156,8 +161,9 @@ class ExpertCall:
             self._balls,
             self._ball(self.cotangent),
             **self.betas,
+            add_slots=slots_added,
         )
-        either = _hull(d_weights, self._weights_gradient_before_down())
+        either = hull(d_weights, self._weights_gradient_before_down())
         return Gradients(d_x, either, *parts(d_parameters))
 
     def _weights_gradient_before_down(self) -> Any:
@@ -233,15 +239,6 @@ def in_parts(found: list[Gradients], balls: list[Gradients], rows: list[Array]) 
 def _widened(radius: Array, values: Array) -> Array:
     """One rounding of the values in float64 more; values are finite unless the radius is not."""
     return np.where(np.isfinite(values), radius + REFERENCE_ROUNDOFF * np.abs(values), np.inf)
-
-
-def _hull(first: Any, second: Any) -> Any:
-    """The smallest ball around the first value that holds both balls."""
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(first.value - second.value)
-    reach = np.where(first.value == second.value, 0.0, apart) + second.radius
-    reach = np.where(np.isnan(reach), np.inf, reach)
-    return Ball(first.value, np.maximum(first.radius, reach), first.arithmetic)
 
 
 def _by_columns(projections: Array, transposed: bool) -> Array:

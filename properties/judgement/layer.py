@@ -20,6 +20,7 @@ import numpy as np
 
 import reference_numpy as reference
 from properties.checks import unknown, within
+from properties.judgement.sums import added_in_any_order
 from properties.protocol import Array, LayerConfig, LayerParameters, Routing
 from properties.rounding import Arithmetic, Ball, ratio
 from properties.rounding.arithmetic import REFERENCE_ROUNDOFF
@@ -35,7 +36,6 @@ Tree = TypeVar("Tree")
 __all__ = [
     "LegalLayer",
     "Selections",
-    "added_in_any_order",
     "agree",
     "crossed_outputs",
     "legal_layer",
@@ -287,7 +287,7 @@ def _outputs(
         return added_in_any_order(terms)
 
     apart = evaluated(parameters)
-    if len(parameters.shared_experts.gate_proj) == 1:
+    if len(parameters.shared_experts.gate_proj) <= 1:
         return apart
     together = evaluated(with_shared_experts(parameters, 1))
     with np.errstate(invalid="ignore"):
@@ -296,29 +296,10 @@ def _outputs(
     return Ball(apart.value, np.where(np.isnan(radius), np.inf, radius), arithmetic)
 
 
-def added_in_any_order(terms: Ball) -> Ball:
-    """The sum over the first axis, every partial sum stored, for every order of adding.
-
-    Each of P - 1 partial sums rounds where it is added and where it is stored. The last one is the
-    total; the others are at most the sum of all sizes.
-    """
-    arithmetic, count = terms.arithmetic, len(terms)
-    add, store = arithmetic.rules["add"], arithmetic.rules["store"]
-    once = np.log1p(add.share) + np.log1p(store.share)
-    size = (np.abs(terms.value) + terms.radius).sum(axis=0)
-    total = terms.value.sum(axis=0)
-    radius = terms.radius.sum(axis=0) + np.expm1((count - 2) * once) * size
-    radius = radius + np.expm1(once) * (np.abs(total) + radius)
-    # An exact 0 stays one: where nothing is added, nothing can underflow.
-    radius = radius + np.where(size > 0.0, (count - 1) * (add.underflow + store.underflow), 0.0)
-    fits = size + radius <= min(add.largest, store.largest)
-    return Ball(total, np.where(fits, radius, np.inf), arithmetic)
-
-
 def with_shared_experts(parameters: LayerParameters, count: int) -> LayerParameters:
     """The same layer with the hidden units of its shared experts dealt to ``count`` experts.
 
-    ``count`` divides their number.
+    ``count`` divides the number S G of these units.
     """
     shared = parameters.shared_experts
     width = shared.gate_proj.shape[2]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from properties.judgement.layer import LegalLayer, legal_layer, on_arrays
+from properties.judgement.narrow import fitting_layer, is_narrow
 from properties.protocol import Array, LayerConfig, LayerParameters
 from properties.rounding import Ball
 from properties.strategies.layer import IDENTITY, LayerInputs
@@ -18,7 +19,6 @@ from properties.subject import Subject
 # What a cotangent is brought down to where storage ends near 2^16: gradients multiply it by up to
 # 1 / sqrt(eps), and by an identity norm's weight.
 SMALL_COTANGENT = 2.0**-4
-NARROW = 2.0**32
 
 __all__ = [
     "LayerCall",
@@ -42,8 +42,12 @@ class LayerCall:
     training: bool
 
     @classmethod
-    def of(cls, subject: Subject, inputs: LayerInputs) -> LayerCall:
-        """The drawn inputs in the subject's formats, which can square the routed sum, too."""
+    def of(cls, subject: Subject, inputs: LayerInputs, enlarged: float = 1.0) -> LayerCall:
+        """The drawn inputs in the subject's formats, which can square the routed sum, too.
+
+        ``enlarged`` is what the property is going to multiply the routed sum by.
+        """
+        inputs = fitting_layer(subject, inputs, enlarged)
         bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
         rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs))
         rounded = replace(rounded, e_score_correction_bias=bias)
@@ -82,7 +86,7 @@ class LayerCall:
 def cotangent_of(subject: Subject, drawn: Array) -> Array:
     """The drawn cotangent in storage values, so small in float16 that gradients fit."""
     largest = float(np.abs(drawn).max(initial=0.0))
-    if subject.arithmetic.stored.largest < NARROW and largest > SMALL_COTANGENT:
+    if is_narrow(subject) and largest > SMALL_COTANGENT:
         drawn = drawn * 2.0 ** np.floor(np.log2(SMALL_COTANGENT / largest))
     return subject.round_to_storage(drawn)
 

@@ -20,7 +20,6 @@ import reference_numpy as reference
 from properties.judgement.layer import (
     LegalLayer,
     Selections,
-    added_in_any_order,
     legal_selections,
     on_arrays,
     score_balls,
@@ -28,6 +27,7 @@ from properties.judgement.layer import (
 )
 from properties.judgement.layer_calls import LayerCall
 from properties.judgement.routing_gradient import complement
+from properties.judgement.sums import added_in_any_order, slots_added
 from properties.protocol import Array, LayerParameters
 from properties.rounding import Arithmetic, Ball
 from properties.rounding.ball import lifted
@@ -146,6 +146,7 @@ def _reference_vjp(
         epsilon=subject.conventions.weight_epsilon,
         top1_renormalised=subject.conventions.top1_renormalised,
         complement=complement,
+        add_slots=slots_added,
     )
     return d_x, on_arrays(lambda found: lifted(found, arithmetic), gradients)
 
@@ -172,6 +173,11 @@ def _reading_apart(parameters: LayerParameters, places: int) -> LayerParameters:
         sides = (place * model, (places - 1 - place) * model)
         return np.pad(weight, (*[(0, 0)] * (weight.ndim - 1), sides))
 
+    def each(weights: Array, first: int) -> Array:
+        apart = [reading(weight, first + 2 * j) for j, weight in enumerate(weights)]
+        empty: Array = np.zeros((0, weights.shape[1], places * model))
+        return np.stack(apart) if apart else empty
+
     def writing(weight: Array) -> Array:
         sides = (0, (places - 1) * model)
         return np.pad(weight, (*[(0, 0)] * (weight.ndim - 2), sides, (0, 0)))
@@ -183,8 +189,8 @@ def _reading_apart(parameters: LayerParameters, places: int) -> LayerParameters:
         routed_expert_up_proj=writing(parameters.routed_expert_up_proj),
         shared_experts=replace(
             shared,
-            gate_proj=np.stack([reading(w, 2 + 2 * j) for j, w in enumerate(shared.gate_proj)]),
-            up_proj=np.stack([reading(w, 3 + 2 * j) for j, w in enumerate(shared.up_proj)]),
+            gate_proj=each(shared.gate_proj, 2),
+            up_proj=each(shared.up_proj, 3),
             down_proj=writing(shared.down_proj),
         ),
     )
@@ -197,7 +203,11 @@ def _read_together(gradients: LayerParameters, model: int) -> LayerParameters:
     def read(place: int) -> slice:
         return slice(place * model, (place + 1) * model)
 
-    count = range(len(shared.gate_proj))
+    def each(balls: Any, first: int) -> Any:
+        count = range(len(balls))
+        apart = [balls[j, :, read(first + 2 * j)] for j in count]
+        return np.stack(apart) if apart else balls[:, :, :model]
+
     return replace(
         gradients,
         gate_weight=gradients.gate_weight[:, read(0)],
@@ -205,8 +215,8 @@ def _read_together(gradients: LayerParameters, model: int) -> LayerParameters:
         routed_expert_up_proj=gradients.routed_expert_up_proj[:model],
         shared_experts=replace(
             shared,
-            gate_proj=np.stack([shared.gate_proj[j, :, read(2 + 2 * j)] for j in count]),
-            up_proj=np.stack([shared.up_proj[j, :, read(3 + 2 * j)] for j in count]),
+            gate_proj=each(shared.gate_proj, 2),
+            up_proj=each(shared.up_proj, 3),
             down_proj=shared.down_proj[:, :model],
         ),
     )

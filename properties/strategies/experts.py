@@ -195,16 +195,16 @@ def one_expert_at_a_time(draw: st.DrawFn) -> tuple[ExpertInputs, tuple[int, ...]
 
 @st.composite
 def identical(draw: st.DrawFn) -> ExpertInputs:
-    """All experts alike, weights in sixteenths that add up to 1 exactly."""
+    """All experts alike, weights in eighths that add up to 1 exactly."""
     call = draw(st.one_of(readable(), seeded(experts=(3, 2, 1, 5, 13, 64), most_tokens=9)))
     rng = np.random.default_rng(draw(seeds()))
     tokens, top_k = call.weights.shape
-    shares = rng.multinomial(16, np.full(top_k, 1.0 / top_k), tokens)
+    shares = rng.multinomial(8, np.full(top_k, 1.0 / top_k), tokens)
     first = ExpertParameters(
         call.parameters.gate_proj[:1], call.parameters.up_proj[:1], call.parameters.down_proj[:1]
     )
     alike = repeated(first, call.parameters.gate_proj.shape[0])
-    return replace(call, weights=shares / 16.0, parameters=alike)
+    return replace(call, weights=shares / 8.0, parameters=alike)
 
 
 @st.composite

@@ -40,6 +40,9 @@ SEVERAL = ((2,), (3,), (5,), (17,))
 # Distances of biases at which most tokens have one legal selection only, in bfloat16, too.
 APART = (0.125, 1.0)
 
+# Numbers of shared experts: the report's layer has 2, and layers without any are usual.
+SHARED = (1, 2, 0, 3)
+
 # The exponent e of "weight 2^e and eps 4^e make the norm the identity" (see LayerInputs).
 IDENTITY = 40
 
@@ -222,7 +225,8 @@ def _sizes(draw: st.DrawFn, regime: Regime) -> Sizes:
         if regime.latent_fits:
             widths[:2] = sorted(widths[:2], reverse=True)
     model, latent, hidden, shared_hidden = widths
-    return Sizes(experts, top_k, model, latent, hidden, draw(st.integers(1, 3)), shared_hidden)
+    shared = draw(st.sampled_from(SHARED))
+    return Sizes(experts, top_k, model, latent, hidden, shared, shared_hidden)
 
 
 def parameters_of(

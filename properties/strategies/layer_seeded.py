@@ -26,6 +26,7 @@ from properties.strategies.layer import (
     NO_TOKENS,
     ROUTED_SCALES,
     SEVERAL,
+    SHARED,
     LayerInputs,
     Regime,
     Sizes,
@@ -36,9 +37,6 @@ from properties.strategies.layer import (
 from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
 
 Choice = TypeVar("Choice")
-
-# Numbers of shared experts.
-SHARED = (1, 1, 2, 3)
 
 # Amplitudes of cotangents; training scales its loss.
 COTANGENTS = (1.0, 2.0**-12, 2.0**10)
@@ -243,7 +241,8 @@ def long_sums() -> st.SearchStrategy[WideInputs]:
     def seeded(seed: int) -> WideInputs:
         rng = np.random.default_rng(seed)
         width = ("model", "latent", "hidden", "shared_hidden")[seed % 4]
-        sizes = replace(_sizes(rng, Regime(experts=(2, 3), top_ks=(1, 2))), **{width: LONG})
+        sizes = _sizes(rng, Regime(experts=(2, 3), top_ks=(1, 2)))
+        sizes = replace(sizes, shared=max(1, sizes.shared), **{width: LONG})
         # Behind the norm an error that all of u shares cannot be seen.
         identity = width == "hidden" or rng.random() < 0.3
         return WideInputs(_positive(rng, sizes, identity), width)

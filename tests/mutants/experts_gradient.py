@@ -1,7 +1,6 @@
 """Wrong backward passes of a right forward pass, each one step away from the reference's.
 
-``Spoilt`` mutants are the reference in float64 with one gradient changed afterwards. ``Rounded``
-ones show in low precision alone and start from this package's own bfloat16 dispatch.
+``Spoilt`` mutants are the reference in float64 with one gradient changed afterwards.
 
 Legend: M tokens, N experts, K top_k, P = M K slots in the order of their experts, L latent width,
 H hidden width.
@@ -13,11 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.autograd import Function
 
-from impl_torch.adapter import BFloat16
 from properties.protocol import Array, ExpertParameters
 from properties.reference import Reference
 
@@ -357,82 +352,6 @@ class UniformWeightsBackward(Spoilt):
 
     def spoilt(self, d_x: Array, d_weights: Array, d_parameters: ExpertParameters) -> Any:
         return d_x, d_weights, d_parameters
-
-
-class Rounded(BFloat16):
-    """This package in bfloat16; x passes through ``handed`` on its way to the experts."""
-
-    name = "mutant"
-
-    def experts_forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return super().experts_forward(self.handed(x, *args), *args, **kwargs)
-
-    def handed(self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any) -> Tensor:
-        raise NotImplementedError
-
-
-class GradientOfDownInBFloat16(Rounded):
-    """d_down_proj is accumulated over tokens in bfloat16, one token after the other."""
-
-    killed_by = "DSP-GRAD-SIZES"
-
-    def experts_forward(
-        self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any, **betas: float
-    ) -> Tensor:
-        forward = super(Rounded, self).experts_forward
-        if not parameters.down_proj.requires_grad:
-            return forward(x, expert_ids, weights, parameters, **betas)
-        rows = [
-            forward(
-                x[i : i + 1],
-                expert_ids[i : i + 1],
-                weights[i : i + 1],
-                # Autograd adds the tokens' gradients of one tensor in its format, bfloat16.
-                parameters,
-                **betas,
-            )
-            for i in range(len(x))
-        ]
-        return torch.cat(rows) if rows else forward(x, expert_ids, weights, parameters, **betas)
-
-
-class SlotsAddedInBFloat16(Rounded):
-    """A token's d_x is added up over its slots in bfloat16."""
-
-    killed_by = "DSP-GRAD"
-
-    def experts_forward(
-        self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any, **betas: float
-    ) -> Tensor:
-        forward = super(Rounded, self).experts_forward
-        # Autograd adds the slots' gradients of the one x in its format.
-        terms = [
-            forward(x, expert_ids[:, [a]], weights[:, [a]], parameters, **betas).float()
-            for a in range(expert_ids.shape[1])
-        ]
-        return torch.stack(terms).sum(0).to(x.dtype)
-
-
-class _Float8OnTheWayBack(Function):
-    """The identity; its gradient is rounded to float8 on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        scale = cotangent.abs().amax().clamp(min=1e-30) / 448.0
-        return ((cotangent / scale).to(torch.float8_e4m3fn).to(cotangent.dtype)) * scale
-
-
-class GradientsSentInFloat8(Rounded):
-    """d_x travels back between ranks in float8, while bfloat16 is declared."""
-
-    killed_by = "DSP-GRAD"
-
-    def handed(self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any) -> Tensor:
-        return _Float8OnTheWayBack.apply(x)
 
 
 def _scaled(parameters: ExpertParameters, factor: Any) -> ExpertParameters:

@@ -1,0 +1,58 @@
+"""Formats narrower than bfloat16 are judged like others: nothing fails, next to nothing is unknown.
+
+Inputs are drawn in the range that a format holds, since nothing is owed where numbers overflow.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from properties.boundary import round_to
+from properties.execution import judge, select
+from properties.judgement.experts import ExpertCall
+from properties.lanes import LANES
+from properties.loading import subject_of
+from properties.strategies.experts import ExpertInputs, Sizes, drawn_parameters
+from tests.narrow.adapters import E4M3, E5M2, AllFloat16, ComputeFloat16, Float16
+
+ADAPTERS = (Float16, ComputeFloat16, AllFloat16, E4M3, E5M2)
+
+
+@pytest.mark.parametrize("topic", ["activation", "experts", "layer"])
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
+def test_every_property_is_decided(adapter, topic):
+    subject = subject_of(adapter())
+    for entry in select(topics=[topic]):
+        outcome = judge(entry, subject, LANES["quick"])
+        coarse = entry.id == "LAY-ALIVE" and adapter in (E4M3, E5M2)
+        assert outcome.verdict == ("not offered" if coarse else "passed"), outcome.message
+
+
+def test_without_infinities_the_largest_number_stands_in_for_overflow():
+    values = np.array([500.0, -np.inf, np.nan, 3.0])
+    held = round_to(values, np.dtype(ml_dtypes.float8_e4m3fn))
+    np.testing.assert_array_equal(held, [448.0, -448.0, np.nan, 3.0])
+    assert round_to(values, np.dtype(ml_dtypes.float8_e5m2))[1] == -np.inf
+
+
+@pytest.mark.parametrize("adapter", [Float16, E4M3, E5M2])
+def test_outputs_and_gradients_of_large_experts_fit(adapter):
+    rng = np.random.default_rng(0)
+    shape = (33, 16)
+    inputs = ExpertInputs(
+        x=1e4 * rng.standard_normal(shape),
+        expert_ids=np.argsort(rng.random((33, 5)), axis=1)[:, :4],
+        weights=2.5 * rng.random((33, 4)),
+        parameters=drawn_parameters(rng, Sizes(33, 5, 4, 16, 24), thin=False),
+        beta_gate=4.0,
+        beta_up=25.0,
+        cotangent=1e4 * rng.standard_normal(shape),
+    )
+    call = ExpertCall.of(subject_of(adapter()), inputs)
+    assert np.isfinite(call.expected().radius).all()
+    for gradient in call.expected_gradients():
+        assert np.isfinite(gradient.radius).all()
+    assert call.cotangent.any()
+    assert all(part.any() for part in vars(call.parameters).values())
