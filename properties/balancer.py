@@ -40,16 +40,24 @@ class SubjectBalancer:
     @property
     def histogram(self) -> Array | None:
         """The counts (N, B) since the last update, int64, or None where none are kept."""
-        counts = self._balancer.histogram
+        return self._counts("histogram")
+
+    def _counts(self, name: str) -> Array | None:
+        counts, what = getattr(self._balancer, name), f"balancer.{name}"
         if counts is None:
             return None
         if not isinstance(counts, np.ndarray) or not np.issubdtype(counts.dtype, np.integer):
-            raise AdapterError(f"balancer.histogram is {describe(counts)}; expected integers")
+            raise AdapterError(f"{what} is {describe(counts)}; expected integers")
         if counts.ndim != 2 or counts.shape[0] != self._num_experts:
             raise AdapterError(
-                f"balancer.histogram has shape {counts.shape}, expected ({self._num_experts}, bins)"
+                f"{what} has shape {counts.shape}, expected ({self._num_experts}, bins)"
             )
         return counts.astype(np.int64)
+
+    @property
+    def reduced_histogram(self) -> Array | None:
+        """The counts (N, B) of all ranks that the last update read, int64, or None before one."""
+        return self._counts("reduced_histogram")
 
     def observe(self, logits: Array, *, training: bool = True, mask: Array | None = None) -> Routed:
         """Route a micro-batch and count it."""

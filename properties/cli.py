@@ -69,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="WORKERS",
         help="worker processes; 0 stays in one process; default auto, at most 4",
     )
+    run.add_argument(
+        "--ranks",
+        type=_ranks,
+        metavar="N",
+        help="judge worlds of 2 and 4 ranks up to N where the implementation has them; 1 judges "
+        "none; default 4, in the quick lane 2",
+    )
     run.add_argument("--json", type=Path, metavar="FILE", help="write the run as JSON")
     run.add_argument("--junitxml", type=Path, metavar="FILE", help="write a JUnit report")
     listing = commands.add_parser("list", help="list the properties")
@@ -87,6 +94,12 @@ def _workers(text: str) -> int:
         return min(MAX_WORKERS, os.cpu_count() or 1)
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers nor 'auto'")
+    return int(text)
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks; it is 1, 2 or 4")
     return int(text)
 
 
@@ -160,6 +173,8 @@ def _pytest_command(options: argparse.Namespace, result: Path) -> list[str]:
     command += [word for name in options.topic for word in ("--gate-topic", name)]
     if options.seed is not None:
         command += ["--gate-seed", str(options.seed)]
+    if options.ranks is not None:
+        command += ["--gate-ranks", str(options.ranks)]
     command += ["-p", "properties.plugin", "-p", "no:cacheprovider", "--noconftest"]
     if options.workers:
         command += ["-p", "xdist.plugin", "-n", str(options.workers), "--dist", "worksteal"]

@@ -11,6 +11,13 @@ class AdapterError(Exception):
     """
 
 
+class RanksError(AdapterError):
+    """Ranks could not be started, or one raised, died, or did not come back.
+
+    The message names the rank and the call. Asking again would take as long again.
+    """
+
+
 class ViolationError(Exception):
     """An implementation contradicts a property on the inputs of the present case."""
 

@@ -45,7 +45,7 @@ def subject_of(implementation: Any, reference: str = "<object>") -> Subject:
     """
     _check_attributes(implementation, reference)
     offered = {name for name in _methods() if _offers(implementation, name, reference)}
-    if not offered - {"poison"}:
+    if not offered - set(protocol.EXTRAS):
         names = ", ".join(name for names in protocol.METHODS.values() for name in names)
         raise AdapterError(
             f"{reference} offers none of the protocol's methods, so there is nothing to judge; "
@@ -53,6 +53,8 @@ def subject_of(implementation: Any, reference: str = "<object>") -> Subject:
         )
     if "balancer" in offered:
         offered |= _balancer_extras(implementation, reference)
+    if getattr(implementation, "conventions", Conventions()).ranks:
+        offered |= {"ranks"}
     return Subject(implementation, reference, frozenset(offered))
 
 
@@ -145,7 +147,7 @@ def _check_conventions(conventions: Conventions, reference: str) -> None:
 
 
 def _methods() -> tuple[str, ...]:
-    return (*(name for names in protocol.METHODS.values() for name in names), "poison")
+    return (*(name for names in protocol.METHODS.values() for name in names), *protocol.EXTRAS)
 
 
 def _offers(implementation: Any, name: str, reference: str) -> bool:

@@ -47,6 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gate-topic", action="append", default=[], metavar="TOPIC", help="only this topic"
     )
+    group.addoption(
+        "--gate-ranks",
+        type=int,
+        metavar="N",
+        help="at most N ranks, for an implementation that has several: 1, 2 or 4 (default 4, in "
+        "the quick lane 2)",
+    )
     group.addoption("--gate-json", metavar="FILE", type=Path, help="write the run as JSON")
 
 
@@ -142,7 +149,9 @@ class Gate:
         self.subject = subject
         self.lane: str = config.getoption("--gate-lane")
         self.seed: int | None = config.getoption("--gate-seed")
-        self.about = describe(subject, self.lane, self.seed)
+        self.ranks: int | None = config.getoption("--gate-ranks")
+        subject.limit_ranks(self.ranks or (2 if self.lane == "quick" else 4))
+        self.about = describe(subject, self.lane, self.seed, self.ranks)
         self.outcomes: list[Outcome] = []
         self._chosen = chosen
         self._narrowed = bool(config.getoption("--gate-only") or config.getoption("--gate-topic"))
@@ -167,7 +176,8 @@ class Gate:
             (kept if entry is None or entry.id in self._chosen else left_out).append(item)
         if left_out:
             config.hook.pytest_deselected(items=left_out)
-            items[:] = kept
+        # Side by side, so that one worker process has them all and starts ranks once.
+        items[:] = sorted(kept, key=lambda item: not _needs_ranks(item))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -238,6 +248,7 @@ class Gate:
         """Write the JSON; a session in which nothing was offered is not a pass."""
         from properties.report import EXIT_ADAPTER, exit_code, write_json
 
+        _close_launches()
         if self._is_worker or not self.outcomes:
             return
         self._sort()
@@ -252,3 +263,15 @@ class Gate:
 
         order = list(catalogue())
         self.outcomes.sort(key=lambda outcome: order.index(outcome.id))
+
+
+def _needs_ranks(item: pytest.Item) -> bool:
+    entry = getattr(getattr(item, "function", None), "specification", None)
+    return entry is not None and "ranks" in entry.needs
+
+
+def _close_launches() -> None:
+    """End the ranks that properties have started in this process."""
+    from properties.ranks import close_launches
+
+    close_launches()

@@ -37,6 +37,7 @@ PROTOCOL_VERSION = 1
 Array: TypeAlias = NDArray[Any]
 
 __all__ = [
+    "EXTRAS",
     "METHODS",
     "PROTOCOL_VERSION",
     "Array",
@@ -94,10 +95,12 @@ class Conventions:
     ``beta_off``: the value of beta that switches a softcap off, if there is one; where it is 0 or
     less, any beta up to 0 may do so.
     ``deterministic``: whether repeated calls are bit-equal.
-    ``ranks``: whether the implementation can be launched on several processes.
+    ``ranks``: whether the class can be constructed in each of several processes that torchrun
+    started. It then finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in the
+    environment and, where WORLD_SIZE is more than 1, initialises its process group, or joins the
+    one that stands. See ``Implementation.parallel`` for what its methods do there.
 
-    The report prints every deviation; ``ranks`` is only printed, since no property of this version
-    depends on it.
+    The report prints every deviation.
     """
 
     expert_rank: Literal["between", "interior", "q", "q+1"] = "between"
@@ -122,6 +125,10 @@ class Balancer(Protocol):
     leaves out may be routed anywhere. Optional: ``state_dict``, ``load_state_dict`` (keys "bias"
     and "histogram"), ``to``, ``set_enabled``, ``bias_storage_id``, ``observe_recomputed``,
     ``reduced_histogram``.
+
+    On several ranks ``observe`` and ``histogram`` are about a rank's own tokens. ``update`` is
+    called by all of them and pools the counts of every distinct token; afterwards all have the same
+    bias, and ``reduced_histogram`` (N, B) is what it was read from.
     """
 
     bias: Array
@@ -229,6 +236,21 @@ class Implementation(Protocol):
         That of the selection bias is zero, or None.
         """
 
+    def parallel(self, *, tensor_parallel: int = 1, expert_parallel: int | None = None) -> None:
+        """Arrange the world; called by every rank, in the same order, before what follows.
+
+        Ranks with equal ``rank // tensor_parallel`` are given the same tokens. The experts are
+        divided among each ``expert_parallel`` consecutive ranks, or the whole world; who holds
+        which, and how unevenly, is the implementation's affair. Both divide the world, and neither
+        has to divide the other. Without this method, ranks have tokens of their own, and share the
+        experts in the world as a whole.
+
+        ``experts``, ``layer``, their VJPs and ``update`` of a balancer are called by every rank
+        with its own tokens, as many as it has and perhaps none, and with all parameters. They
+        return what belongs to the rank's tokens. Gradients of parameters, added up over all ranks,
+        are those of an objective that counts every distinct token once.
+        """
+
     def poison(self) -> None:
         """Fill memory that was freed with NaN, where the implementation can."""
 
@@ -241,6 +263,9 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "norm": ("rms_norm",),
     "layer": ("router_logits", "layer", "layer_vjp"),
 }
+
+# Methods that compute nothing by themselves.
+EXTRAS: tuple[str, ...] = ("parallel", "poison")
 
 
 def number_format(name: str) -> np.dtype[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from properties.execution import Outcome
-from properties.protocol import PROTOCOL_VERSION, Conventions
+from properties.protocol import EXTRAS, PROTOCOL_VERSION, Conventions
 from properties.registry import SPEC_VERSION, TOPICS, catalogue
 from properties.subject import Subject
 
@@ -26,8 +26,10 @@ EXIT_UNKNOWN = 3
 EXIT_SUITE = 4
 
 
-def describe(subject: Subject, lane: str, seed: int | None) -> dict[str, Any]:
-    """What the header says, as plain builtins."""
+def describe(
+    subject: Subject, lane: str, seed: int | None, ranks: int | None = None
+) -> dict[str, Any]:
+    """What the header says, as plain builtins; ``ranks`` is the limit that was asked for."""
     precision = subject.precision
     return {
         "implementation": subject.reference,
@@ -43,6 +45,8 @@ def describe(subject: Subject, lane: str, seed: int | None) -> dict[str, Any]:
         "offered": sorted(subject.offered),
         "spec_version": SPEC_VERSION,
         "protocol_version": PROTOCOL_VERSION,
+        "worlds": list(subject.worlds),
+        "ranks": ranks,
         "lane": lane,
         "seed": seed,
         "hypothesis": hypothesis.__version__,
@@ -72,9 +76,15 @@ def header_lines(about: dict[str, Any]) -> list[str]:
         f"precision       {precision}",
         f"conventions     {conventions or 'the report’s'}",
         f"offers          {', '.join(name for name in about['offered'] if '.' not in name)}",
+        *_ranks_lines(about["worlds"]),
         f"specification   version {about['spec_version']}, lane {about['lane']}{seed}",
         f"drawn by        Hypothesis {about['hypothesis']}, NumPy {about['numpy']}",
     ]
+
+
+def _ranks_lines(worlds: Sequence[int]) -> list[str]:
+    told = " and ".join(map(str, worlds))
+    return [f"ranks           {told}, started by torchrun"] if worlds else []
 
 
 def topic_lines(outcomes: Sequence[Outcome]) -> list[str]:
@@ -113,7 +123,8 @@ def _topic_line(topic: str, outcomes: Sequence[Outcome]) -> str:
 def unjudged_lines(offered: Sequence[str]) -> list[str]:
     """A line naming the offered methods that no property of this version judges by their values."""
     judged = {name for entry in catalogue().values() for name in (*entry.needs, *entry.any_of)}
-    left = [name for name in offered if name not in judged and "." not in name and name != "poison"]
+    judged |= set(EXTRAS)
+    left = [name for name in offered if name not in judged and "." not in name]
     return [f"offered, but not judged in this version: {', '.join(left)}"] if left else []
 
 
@@ -162,6 +173,8 @@ def reproduce(property_id: str, about: dict[str, Any]) -> str:
     words = ["latentmoe-gate", "run", about["implementation"], "--only", property_id]
     if about["lane"] != "gate":
         words += ["--lane", about["lane"]]
+    if about["ranks"] is not None:
+        words += ["--ranks", str(about["ranks"])]
     if about["seed"] is not None:
         words += ["--seed", str(about["seed"])]
     return " ".join(words)

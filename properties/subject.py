@@ -45,6 +45,10 @@ from properties.protocol import (
 )
 from properties.rounding import Arithmetic, Ball
 
+# Numbers of ranks that an implementation is launched on, and how long one program may take there.
+WORLDS = (2, 4)
+RANK_SECONDS = 60.0
+
 _arithmetic = lru_cache(Arithmetic)
 
 
@@ -97,6 +101,9 @@ class Subject:
         self.conventions: Conventions = getattr(implementation, "conventions", Conventions())
         self.storage_dtype = number_format(self.precision.storage)
         self.routing_dtype = number_format(self.precision.routing_format)
+        self.worlds: tuple[int, ...] = WORLDS if "ranks" in offered else ()
+        self.rank_seconds = RANK_SECONDS
+        self.ranks_failed: dict[str, tuple[str, list[Call]]] = {}
         self.case = Case()
 
     @contextmanager
@@ -104,6 +111,12 @@ class Subject:
         """Forget the previous case and collect the next one."""
         self.case = Case()
         yield self.case
+
+    def limit_ranks(self, most: int) -> None:
+        """Judge at most that many ranks; below two, nothing that needs several is offered."""
+        self.worlds = tuple(world for world in self.worlds if world <= most)
+        if not self.worlds:
+            self.offered -= {"ranks"}
 
     # Formats -----------------------------------------------------------------------------------
 
@@ -327,6 +340,10 @@ class Subject:
             self._storage_result("layer_vjp: d_x", d_x, x.shape),
             self._layer_results("layer_vjp: d_parameters", d_parameters, parameters),
         )
+
+    def parallel(self, *, tensor_parallel: int = 1, expert_parallel: int | None = None) -> None:
+        """Say how the ranks of a world share tokens and experts."""
+        self._call("parallel", tensor_parallel=tensor_parallel, expert_parallel=expert_parallel)
 
     def poison(self) -> None:
         """Fill freed memory with NaN, where the implementation offers it."""

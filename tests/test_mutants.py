@@ -34,7 +34,10 @@ def name_of(mutant: Any) -> str:
 
 @pytest.mark.parametrize("mutant", mutants(), ids=name_of)
 def test_mutant_is_killed_by_its_property(mutant: Any) -> None:
-    outcome = judge(find(mutant.killed_by), subject_of(mutant()), LANES["gate"])
+    # Ranks construct it by its name.
+    subject = subject_of(mutant(), f"{mutant.__module__}:{mutant.__qualname__}")
+    subject.rank_seconds = getattr(mutant, "rank_seconds", subject.rank_seconds)
+    outcome = judge(find(mutant.killed_by), subject, LANES["gate"])
     expected = getattr(mutant, "verdict", "failed")
     assert outcome.verdict == expected, f"{outcome.verdict}: {outcome.message}"
     assert outcome.message

@@ -1,0 +1,228 @@
+"""Batches divided among ranks: who has which tokens, and how the world is arranged.
+
+One uniform seed decides a case. The smallest seeds are the readable ones: two or three experts and
+a few tokens, in eighths.
+
+Legend: M tokens, N routed experts, K top_k, B histogram bins, W ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from properties.protocol import Array
+from properties.strategies import experts_seeded, layer_seeded
+from properties.strategies.balancing import BatchInputs
+from properties.strategies.experts import ExpertInputs
+from properties.strategies.layer_seeded import GradientInputs
+from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
+
+Choice = TypeVar("Choice")
+
+# (N, K) with K < N, and the most tokens for each.
+SIZES = (
+    *((2, 1, 60), (3, 1, 60), (3, 2, 60), (4, 1, 60), (5, 2, 60), (7, 3, 60), (8, 2, 60)),
+    *((16, 4, 60), (33, 5, 60), (64, 6, 60), (256, 8, 40), (896, 16, 12)),
+)
+READABLE_SIZES = ((2, 1), (3, 1), (3, 2))
+BINS = (1000, 64, 16, 3, 2)
+MOST_BINS = 60_000
+SCALES = (1.0, 3.0, 0.1, 30.0, 1e-4)
+ROUNDS = 2
+
+# Token counts of a batch of which an update's traffic must not depend.
+SWEEP = (64, 4096, 65_536)
+
+__all__ = [
+    "SWEEP",
+    "ParallelExperts",
+    "ParallelLayer",
+    "RoundsInputs",
+    "Split",
+    "TrafficInputs",
+    "parallel_experts",
+    "parallel_layers",
+    "rounds",
+    "split_of",
+    "traffic",
+]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Ranks ``tensor_parallel`` at a time have the same tokens; ``rows`` are theirs, by group.
+
+    Each entry of ``rows`` lists a group's micro-batches, each an array of row numbers. Experts are
+    divided among ``expert_parallel`` ranks, or the whole world where that is None.
+    """
+
+    world: int
+    tensor_parallel: int
+    expert_parallel: int | None
+    rows: tuple[tuple[Array, ...], ...]
+
+    def parts(self, rank: int) -> tuple[Array, ...]:
+        """The micro-batches of a rank."""
+        return self.rows[rank // self.tensor_parallel]
+
+    def own(self, rank: int) -> Array:
+        """All rows of a rank."""
+        return np.concatenate(self.parts(rank))
+
+    @property
+    def firsts(self) -> range:
+        """The first rank of each group."""
+        return range(0, self.world, self.tensor_parallel)
+
+
+@dataclass(frozen=True)
+class RoundsInputs:
+    """Batches between updates, each divided anew; ``seed`` decides how, in a world of any size.
+
+    The batches' bias is where the balancer starts; later batches meet the one it has made.
+    """
+
+    batches: tuple[BatchInputs, ...]
+    num_bins: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrafficInputs:
+    """Sizes of a balancer, and a seed of logits and of how they are divided."""
+
+    num_experts: int
+    top_k: int
+    num_bins: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ParallelExperts:
+    """One call of the experts, and a seed of how its tokens are divided."""
+
+    inputs: ExpertInputs
+    seed: int
+
+
+@dataclass(frozen=True)
+class ParallelLayer:
+    """One call of the layer, forward and backward, and a seed of how its tokens are divided."""
+
+    inputs: GradientInputs
+    seed: int
+
+
+def rounds() -> st.SearchStrategy[RoundsInputs]:
+    """Two batches of one balancer, with ties, masks and hot experts, tokens perhaps none."""
+    return uniform_seeds().map(_rounds)
+
+
+def traffic() -> st.SearchStrategy[TrafficInputs]:
+    """A few experts, whose logits stay small at 65,536 tokens."""
+
+    def sized(seed: int) -> TrafficInputs:
+        rng = np.random.default_rng(seed)
+        num_experts = int(rng.integers(2, 9))
+        top_k = int(rng.integers(1, num_experts))
+        return TrafficInputs(num_experts, top_k, _one_of(rng, (64, 100, 1000, 2)), seed)
+
+    return uniform_seeds().map(sized)
+
+
+def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
+    """Any number of experts, whoever they are crowded at."""
+    return st.builds(ParallelExperts, experts_seeded.any_call(), uniform_seeds())
+
+
+def parallel_layers() -> st.SearchStrategy[ParallelLayer]:
+    """Any layer, a third of them so small that eps decides."""
+    return st.builds(ParallelLayer, layer_seeded.gradients(), uniform_seeds())
+
+
+def split_of(seed: int, tokens: int, world: int, *, arranged: bool) -> Split:
+    """How ``tokens`` are divided; replicated, and experts grouped, only where ``arranged``.
+
+    Evenly, unevenly, with some groups empty, or all to one; in the order of the batch or mixed;
+    in one to three micro-batches, empty ones included.
+    """
+    rng = np.random.default_rng((seed, world))
+    replicas, sharing = 1, None
+    if arranged:
+        replicas = _one_of(rng, (1, 1, 2, world))
+        sharing = _one_of(rng, (None, None, 1, 2, world))
+    counts = _counts(rng, tokens, world // replicas)
+    order = np.arange(tokens) if rng.random() < 0.5 else rng.permutation(tokens)
+    own = np.split(order, np.cumsum(counts)[:-1])
+    rows = tuple(tuple(np.split(part, _cuts(rng, len(part)))) for part in own)
+    return Split(world, replicas, sharing, rows)
+
+
+def _counts(rng: np.random.Generator, tokens: int, groups: int) -> Array:
+    kind = _one_of(rng, ("even", "uneven", "uneven", "some empty", "one"))
+    if kind == "even":
+        return np.diff(np.arange(groups + 1) * tokens // groups)
+    shares = rng.dirichlet(np.ones(groups))
+    if kind == "some empty":
+        shares[rng.permutation(groups)[: max(1, groups // 2)]] = 0.0
+    elif kind == "one":
+        shares = np.arange(groups) == rng.integers(groups)
+    total = shares.sum()
+    even = np.full(groups, 1.0 / groups)
+    counts: Array = rng.multinomial(tokens, shares / total if total > 0.0 else even)
+    return counts
+
+
+def _cuts(rng: np.random.Generator, rows: int) -> Array:
+    cuts: Array = np.sort(rng.integers(0, rows + 1, int(rng.integers(3))))
+    return cuts
+
+
+def _rounds(seed: int) -> RoundsInputs:
+    rng = np.random.default_rng(seed)
+    if seed < READABLE_SEEDS:
+        num_experts, top_k = READABLE_SIZES[seed * len(READABLE_SIZES) // READABLE_SEEDS]
+        batches = [_readable(rng, num_experts, top_k) for _ in range(ROUNDS)]
+        return RoundsInputs(tuple(batches), _one_of(rng, BINS), seed)
+    num_experts, top_k, most = _one_of(rng, SIZES)
+    bias = rng.standard_normal(num_experts) * _one_of(rng, (0.0, 0.1, 1.0))
+    drawn = [_batch(rng, num_experts, top_k, most) for _ in range(ROUNDS)]
+    batches = [BatchInputs(logits, bias, top_k, mask) for logits, mask in drawn]
+    fits = tuple(bins for bins in BINS if bins * num_experts <= MOST_BINS)
+    return RoundsInputs(tuple(batches), _one_of(rng, fits), seed)
+
+
+def _readable(rng: np.random.Generator, num_experts: int, top_k: int) -> BatchInputs:
+    tokens = int(rng.integers(0, 5))
+    logits = rng.integers(-8, 9, (tokens, num_experts)) / 8.0
+    mask = rng.random(tokens) < 0.7 if rng.random() < 0.3 else None
+    return BatchInputs(logits, np.zeros(num_experts), top_k, mask)
+
+
+def _batch(
+    rng: np.random.Generator, num_experts: int, top_k: int, most: int
+) -> tuple[Array, Array | None]:
+    """Logits (M, N) and a mask (M,); M as it comes, or with an integer load."""
+    tokens = int(rng.integers(0, most + 1))
+    step = num_experts // math.gcd(num_experts, top_k)
+    if step <= most and rng.random() < 0.5:
+        tokens = step * int(rng.integers(1, most // step + 1))
+    logits = rng.standard_normal((tokens, num_experts)) * _one_of(rng, SCALES)
+    logits = logits + np.linspace(1.5, -1.5, num_experts) * _one_of(rng, (0.0, 0.0, 1.0))
+    if rng.random() < 0.25:
+        logits = np.round(logits)
+    mask = None
+    if rng.random() < 0.5:
+        mask = rng.random(tokens) < _one_of(rng, (0.7, 0.7, 0.1, 0.0))
+        logits[~mask] = np.linspace(9.0, -9.0, num_experts)
+    return logits, mask
+
+
+def _one_of(rng: np.random.Generator, choices: Sequence[Choice]) -> Choice:
+    return choices[int(rng.integers(len(choices)))]

@@ -1,0 +1,124 @@
+"""The whole layer on several ranks: experts divided, tokens divided, and perhaps replicated.
+
+Legend: M tokens, N routed experts, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from properties.checks import within
+from properties.judgement.layer_calls import LayerCall, cotangent_of
+from properties.judgement.layer_gradient import (
+    legal_gradients,
+    named_arrays,
+    parameter_gradients,
+    selections_of,
+    silenced,
+)
+from properties.judgement.parallel import added_up, division, program_of
+from properties.protocol import Array
+from properties.ranks import Program, run
+from properties.registry import specification
+from properties.strategies import splits
+from properties.strategies.splits import ParallelLayer, Split
+from properties.subject import Subject
+
+
+@specification(
+    "LAY-PARALLEL",
+    source="Eq. 11",
+    needs=("ranks",),
+    any_of=("layer", "layer_vjp"),
+    examples=36,
+    drawn=splits.parallel_layers(),
+)
+def test_lay_parallel(subject: Subject, drawn: ParallelLayer) -> None:
+    """On several ranks the layer returns, for each rank's tokens, what one process returns.
+
+    So do d_x, on each rank that has the token, and the gradients of parameters, added up over all
+    ranks: each distinct token counts once, shared experts, norm and router included.
+
+    Hypotheses: those of LAY-VALUE and LAY-GRAD, tokens along one axis; 2 and 4 ranks arranged as in
+    DSP-PARALLEL. A third of the cases is of amplitude 1e-2 to 1e-4, where eps carries the norm.
+
+    Source and proof: Eq. 11 treats tokens one by one. The norm acts on u, the sum over all chosen
+    experts: it is not linear, so that norms of the parts that ranks hold do not add up to it.
+
+    Legal freedoms: those of LAY-VALUE and LAY-GRAD; which rank holds which part of a gradient of
+    parameters, each part being stored. Parts of u are added in the format of accumulation.
+
+    If it fails while DSP-PARALLEL holds: the latent norm is applied to a rank's part of u, before
+    the sum over ranks; a gradient of norm, router or shared experts is added up over ranks that
+    have the same tokens; d_x of replicated tokens lacks the part of other ranks' experts.
+    """
+    call = LayerCall.of(subject, drawn.inputs.layer)
+    call = replace(call, x=call.x.reshape(-1, call.x.shape[-1]))
+    cotangent = cotangent_of(subject, drawn.inputs.cotangent).reshape(call.x.shape)
+    judged = _Judged(subject, call, cotangent)
+    for world in subject.worlds:
+        split = division(subject, drawn.seed, len(call.x), world)
+        programs = [judged.program(split, rank) for rank in range(world)]
+        judged.judge(run(subject, programs, "LAY-PARALLEL"), split)
+
+
+class _Judged:
+    """One call of the layer in one process, and what ranks may make of it."""
+
+    def __init__(self, subject: Subject, call: LayerCall, cotangent: Array) -> None:
+        self._subject, self._call, self._cotangent = subject, call, cotangent
+        selections = selections_of(subject, call)
+        self._clear = bool(selections.clear.all())
+        self._output = call.legal(subject) if "layer" in subject.offered else None
+        self._silenced = cotangent
+        if "layer_vjp" in subject.offered:
+            self._d_x, expected = legal_gradients(subject, call, cotangent, selections)
+            if not self._clear:
+                self._silenced = silenced(cotangent, selections)
+                expected = parameter_gradients(subject, call, self._silenced, selections)
+            self._gradients = expected
+
+    def program(self, split: Split, rank: int) -> Program:
+        """Both calls of a rank; the backward one once more where tokens have to be silent."""
+        program, rows = program_of(self._subject, split), split.own(rank)
+        given: dict[str, Any] = {
+            "x": self._call.x[rows],
+            "parameters": self._call.parameters,
+            "config": self._call.config,
+        }
+        if "layer" in self._subject.offered:
+            program.call("layer", answer="layer", training=self._call.training, **given)
+        if "layer_vjp" in self._subject.offered:
+            own = self._cotangent[rows]
+            program.call("layer_vjp", answer="layer_vjp", cotangent=own, **given)
+            if not self._clear:
+                silent = self._silenced[rows]
+                program.call("layer_vjp", answer="silenced", cotangent=silent, **given)
+        return program
+
+    def judge(self, answers: list[dict[str, Any]], split: Split) -> None:
+        """Require every rank's rows, and the sum of all ranks' gradients."""
+        if "layer" in self._subject.offered:
+            self._rows([answer["layer"] for answer in answers], self._output, split, "layer")
+        if "layer_vjp" in self._subject.offered:
+            d_x = [answer["layer_vjp"][0] for answer in answers]
+            self._rows(d_x, self._d_x, split, "d_x")
+            last = "layer_vjp" if self._clear else "silenced"
+            self._parameters([answer[last][1] for answer in answers])
+
+    def _rows(self, found: list[Array], legal: Any, split: Split, what: str) -> None:
+        for rank, actual in enumerate(found):
+            rows = split.own(rank)
+            everyone = np.array(legal.single().value)
+            everyone[rows] = actual
+            who = f"{what} of rank {rank} of {split.world}"
+            within(self._subject, actual, legal.nearest(everyone)[rows], who)
+
+    def _parameters(self, found: list[Any]) -> None:
+        held = [dict(named_arrays(gradients)) for gradients in found]
+        for name, pooled in named_arrays(self._gradients):
+            total, ball = added_up(self._subject, [one[name] for one in held], pooled)
+            within(self._subject, total, ball, f"d_{name} added up over {len(found)} ranks")
