@@ -27,7 +27,8 @@ Work = Callable[[int, int, Any], Any]
 def launch(work: Work, world: int, argument: Any = None, *, torchrun: bool = False) -> list[Any]:
     """What ``work(rank, world, argument)`` returns on each rank.
 
-    ``work`` and its argument must be importable and picklable. The default process group is there,
+    ``work`` must be importable, its argument picklable, and its result too, after the rank has
+    gone: arrays rather than tensors. The default process group is there,
     or, with ``torchrun``, the environment alone from which torchrun's processes make it.
 
     Raises RuntimeError with a rank's traceback if it raises, dies or takes SECONDS.
