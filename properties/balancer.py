@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from properties.boundary import checked_result, describe
-from properties.errors import AdapterError
+from properties.errors import AdapterError, ViolationError
 from properties.protocol import Array
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class SubjectBalancer:
-    """A balancer of the implementation, checked like the subject's own methods."""
+    """A balancer of the implementation, checked like the subject's own methods.
+
+    ``label`` is what its calls are printed under, where a case has more than one.
+    """
+
+    label = "balancer"
 
     def __init__(self, subject: Subject, balancer: Any, num_experts: int, top_k: int) -> None:
         self._subject = subject
@@ -67,16 +72,16 @@ class SubjectBalancer:
         }
         if mask is not None:
             arguments["mask"] = mask
-        out = self._subject.guarded("balancer.observe", self._balancer.observe, arguments)
+        out = self._subject.guarded(f"{self.label}.observe", self._balancer.observe, arguments)
         return self._subject.as_routed("balancer.observe", out, logits.shape[0], self._top_k)
 
     def update(self) -> None:
         """Move the bias to what the counts ask for."""
-        self._subject.guarded("balancer.update", self._balancer.update, {})
+        self._subject.guarded(f"{self.label}.update", self._balancer.update, {})
 
     def state_dict(self) -> dict[str, Any]:
         """The balancer's state, with the keys "bias" and "histogram"."""
-        state = self._subject.guarded("balancer.state_dict", self._balancer.state_dict, {})
+        state = self._subject.guarded(f"{self.label}.state_dict", self._balancer.state_dict, {})
         if not isinstance(state, dict) or not {"bias", "histogram"} <= state.keys():
             raise AdapterError(
                 "balancer.state_dict must return a dict with the keys 'bias' and 'histogram'"
@@ -86,4 +91,41 @@ class SubjectBalancer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the balancer's state."""
         load = self._balancer.load_state_dict
-        self._subject.guarded("balancer.load_state_dict", load, {"state": state})
+        self._subject.guarded(f"{self.label}.load_state_dict", load, {"state": state})
+
+    def offers(self, name: str) -> bool:
+        """Whether an optional method or attribute of a balancer is there."""
+        return f"balancer.{name}" in self._subject.offered
+
+    def to(self, dtype: str) -> None:
+        """Cast as a module that holds the balancer would be; bias and counts keep their formats.
+
+        Raises ViolationError where they do not.
+        """
+        self._subject.guarded(f"{self.label}.to", self._balancer.to, {"dtype": dtype})
+        bias, counts = self._balancer.bias, self._balancer.histogram
+        if isinstance(bias, np.ndarray) and bias.dtype != self._subject.routing_dtype:
+            raise ViolationError(
+                f"balancer.to({dtype!r}) made the bias {bias.dtype}; it has to stay "
+                f"{self._subject.routing_dtype.name}, or scores closer than a step of it are tied"
+            )
+        if isinstance(counts, np.ndarray) and not np.issubdtype(counts.dtype, np.integer):
+            raise ViolationError(
+                f"balancer.to({dtype!r}) made the counts {counts.dtype}; they have to stay integers"
+            )
+
+    def set_enabled(self, flag: bool) -> None:
+        """Switch counting and updating on or off."""
+        self._subject.guarded(
+            f"{self.label}.set_enabled", self._balancer.set_enabled, {"flag": flag}
+        )
+
+    def bias_storage_id(self) -> Any:
+        """What tells the memory that the bias lies in from any other, or None if not offered."""
+        return self._balancer.bias_storage_id() if self.offers("bias_storage_id") else None
+
+    def observe_recomputed(self, logits: Array) -> None:
+        """Count a micro-batch whose forward runs twice, under activation checkpointing."""
+        arguments = {"logits": self._subject.as_logits(logits)}
+        recomputed = self._balancer.observe_recomputed
+        self._subject.guarded(f"{self.label}.observe_recomputed", recomputed, arguments)

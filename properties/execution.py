@@ -18,6 +18,7 @@ from properties.figures import Tally, plain
 from properties.lanes import LANES, Lane, reproducible_hypothesis, seeded
 from properties.literals import call_literal
 from properties.registry import Property, catalogue, find
+from properties.stateful import run_sequences
 from properties.subject import Case, Subject
 
 Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error", "suite error"]
@@ -82,6 +83,18 @@ class _Log:
         if case.unknown:
             self.undecided += 1
             self.unknown[case.unknown[0]] = self.unknown.get(case.unknown[0], 0) + 1
+
+    def settle(self, case: Case, error: BaseException | None) -> bool:
+        """Take in a case that ended with that error, or well; whether the error is dealt with."""
+        undecided = isinstance(error, UnknownError | NotOfferedError)
+        if undecided:
+            case.unknown.append(str(error))
+            self.left_out += isinstance(error, NotOfferedError)
+        elif isinstance(error, AdapterError | ViolationError):
+            self.failure = (error, case)
+        if self.failure is None:
+            self.add(case)
+        return undecided
 
     def _add_figure(self, name: str, value: Any) -> None:
         """Numbers are summarised over the cases, truths counted, tallies joined, texts kept."""
@@ -176,20 +189,17 @@ def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, 
         with subject.new_case() as case:
             try:
                 entry.function(subject, **drawn)
-            except UnknownError as reason:
-                case.unknown.append(str(reason))
-            except NotOfferedError as reason:
-                case.unknown.append(str(reason))
-                log.left_out += 1
-            except (AdapterError, ViolationError) as error:
-                log.failure = (error, case)
-                raise
-            finally:
-                if log.failure is None:
-                    log.add(case)
+            except BaseException as error:
+                if not log.settle(case, error):
+                    raise
+            else:
+                log.settle(case, None)
             if drawn and case.worst_ratio is not None:
                 hypothesis.target(min(case.worst_ratio, 1e3), label="error / radius")
 
+    if entry.steps:
+        run_sequences(entry, subject, lane, seed, log.settle)
+        return
     if not entry.drawn:
         one_case()
         return

@@ -79,6 +79,8 @@ def _facts(entry: Property) -> dict[str, str]:
     parts = [*entry.needs, " or ".join(entry.any_of)]
     needs = ", ".join(part for part in parts if part)
     cases = f"{entry.examples} generated cases" if entry.drawn else "one pinned instance"
+    if entry.steps is not None:
+        cases = f"{entry.examples} sequences of up to {entry.steps[0]} calls"
     return {
         "source": entry.source,
         "needs": needs or "nothing: it is a statement about the mathematics",

@@ -45,7 +45,9 @@ class Property:
     ``needs`` names the protocol methods without which the property is not offered, ``any_of`` those
     of which one is enough; both are empty for statements about the mathematics alone. ``drawn``
     maps argument names to strategies, and is empty for a pinned instance. ``examples`` is the
-    number of cases in the gate lane.
+    number of cases in the gate lane. Where ``steps`` is set, a case is a sequence of at most so
+    many calls, in the gate lane and in a random one, and ``function`` builds the state machine
+    (properties.stateful) that makes them.
     """
 
     id: str
@@ -56,7 +58,8 @@ class Property:
     any_of: tuple[str, ...]
     examples: int
     drawn: Mapping[str, SearchStrategy[Any]]
-    function: Callable[..., None]
+    function: Callable[..., Any]
+    steps: tuple[int, int] | None = None
 
     @property
     def statement(self) -> str:
@@ -80,8 +83,9 @@ def specification(
     needs: tuple[str, ...] = (),
     any_of: tuple[str, ...] = (),
     examples: int = 100,
+    steps: tuple[int, int] | None = None,
     **drawn: SearchStrategy[Any],
-) -> Callable[[Callable[..., None]], Callable[[Any], None]]:
+) -> Callable[[Callable[..., Any]], Callable[[Any], None]]:
     """Enter the decorated function into the catalogue and make it a pytest test.
 
     Raises ValueError if the id is malformed or taken, the docstring is missing, or the function's
@@ -90,7 +94,7 @@ def specification(
     if not _ID.fullmatch(property_id):
         raise ValueError(f"{property_id!r} is not a property id such as 'ACT-BOUND'")
 
-    def enter(function: Callable[..., None]) -> Callable[[Any], None]:
+    def enter(function: Callable[..., Any]) -> Callable[[Any], None]:
         arguments = tuple(inspect.signature(function).parameters)
         if arguments != ("subject", *drawn):
             raise ValueError(f"{property_id} takes {arguments}, expected {('subject', *drawn)}")
@@ -106,7 +110,9 @@ def specification(
         topic = function.__module__.rpartition("test_")[2].partition("_")[0]
         if topic not in TOPICS:
             raise ValueError(f"{property_id} stands in {function.__module__}, which is no topic")
-        entry = Property(property_id, kind, topic, source, needs, any_of, examples, drawn, function)
+        entry = Property(
+            property_id, kind, topic, source, needs, any_of, examples, drawn, function, steps
+        )
         _CATALOGUE[property_id] = entry
 
         def test(latentmoe_gate: Any) -> None:

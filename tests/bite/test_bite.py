@@ -34,6 +34,8 @@ class Unshrunk(Lane):
         return hypothesis.settings(super().settings(examples), phases=[Phase.generate])
 
 
+OFFERED = subject_of(Faulty(Fault("none", "nothing"), PRECISIONS["float32"])).offered
+
 GATE, TENTH, GLANCE = (Unshrunk("bite", share, random=False) for share in (1.0, 0.1, 0.04))
 
 
@@ -42,6 +44,7 @@ def applicable() -> list[tuple[Property, Fault, str]]:
 
     Without methods a property is about the mathematics alone. Activation, norm and balancing have
     neither experts nor weights; roundings depend on the precision, and are tried in all of them.
+    What the reference does not offer, no fault can spoil.
     """
     return [
         (entry, fault, precision)
@@ -54,6 +57,8 @@ def applicable() -> list[tuple[Property, Fault, str]]:
 
 def _can_show(entry: Property, fault: Fault) -> bool:
     called = {*entry.needs, *entry.any_of}
+    if not set(entry.needs) <= OFFERED:
+        return False
     return bool(called & set(fault.methods)) if fault.methods else bool(called)
 
 
