@@ -103,8 +103,7 @@ class Caller:
         tree = ast.parse(printed, mode="eval").body
         assert isinstance(tree, ast.Call)
         arguments = {
-            str(part.arg): eval(ast.unparse(part.value), {"np": np})
-            for part in tree.keywords
+            str(part.arg): eval(ast.unparse(part.value), {"np": np}) for part in tree.keywords
         }
         name = ast.unparse(tree.func).rpartition(".")[2]
         if name == "balancer":
