@@ -5,12 +5,14 @@ Legend: M rows, L the normalised width.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import reference_numpy as reference
 from properties.checks import at_most, within
+from properties.judgement.norm import within_range
 from properties.protocol import Array
 from properties.registry import specification
 from properties.rounding import Ball
@@ -29,7 +31,8 @@ def test_nrm_scale(subject: Subject, inputs: ScaledInputs) -> None:
     and rms_norm(c x) with c^2 eps is sign(c) rms_norm(x) with eps.
 
     Hypotheses: c = ±2^e for e from -12 to 12, so that c x is exact; rows of amplitude 1e-4 to 10,
-    as far as storage holds their multiples.
+    as far as the declared formats hold their multiples and the squares of both; c, too, where eps
+    or c^2 eps would be subnormal in compute or overflow there (float16).
 
     Legal freedoms: those of NRM-VALUE at each call; two outputs differ by both radii at most.
 
@@ -37,6 +40,7 @@ def test_nrm_scale(subject: Subject, inputs: ScaledInputs) -> None:
     is clipped; or the row's scale is taken from a table of exponents that ends too early. A model
     whose activations grow in training then changes its function with them.
     """
+    inputs = _in_range(subject, inputs)
     factor, eps = inputs.factor, inputs.rows.eps
     x, scaled = _with_multiple(subject, inputs)
     weight = subject.round_to_storage(inputs.rows.weight)
@@ -53,11 +57,22 @@ def test_nrm_scale(subject: Subject, inputs: ScaledInputs) -> None:
     within(subject, same, Ball(expected, r_same + r_plain, subject.arithmetic), what)
 
 
+def _in_range(subject: Subject, inputs: ScaledInputs) -> ScaledInputs:
+    """Rows and multiples, eps and c^2 eps moved to where the formula loses none of them."""
+    computed = subject.arithmetic.computed
+    smallest, largest = 4 * computed.smallest_normal, computed.largest / 8
+    eps = max(inputs.rows.eps, smallest)
+    ends = (np.log2([smallest, largest]) - np.log2(eps)) / 2
+    exponent = np.clip(np.log2(abs(inputs.factor)), np.ceil(ends[0]), np.floor(ends[1]))
+    factor = float(np.sign(inputs.factor) * 2.0**exponent)
+    larger = max(abs(factor), 1.0)
+    rows = within_range(subject, replace(inputs.rows, x=inputs.rows.x * larger, eps=eps))
+    return ScaledInputs(replace(rows, x=rows.x / larger), factor)
+
+
 def _with_multiple(subject: Subject, inputs: ScaledInputs) -> tuple[Array, Array]:
     """Rows and their multiples, both in values that storage holds."""
-    factor = inputs.factor
-    largest = subject.arithmetic.stored.largest / 2 / max(abs(factor), 1.0)
-    x = subject.round_to_storage(np.clip(inputs.rows.x, -largest, largest))
+    factor, x = inputs.factor, subject.round_to_storage(inputs.rows.x)
     scaled = subject.round_to_storage(factor * x)  # rounds where it is smaller, if at all
     x = scaled / factor
     return laid_out(x, inputs.rows.layout), laid_out(scaled, inputs.rows.layout)
@@ -109,8 +124,9 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
     square overflows; of compute, if that is smaller, since what it cannot hold is infinite there.
 
     Proof: x_i^2 <= L mean(x^2), hence abs(x_i) / rho <= sqrt(L). Where squares overflow, the
-    formula divides by an infinity and gives 0. Roundings act as on a row of ones: each is relative,
-    and there are as many of them.
+    formula divides by an infinity and gives 0. Rounding is monotone, so a computed sum of squares
+    is no less than any of them, in whatever format and order. All other roundings are relative,
+    and are those of a row with one element other than 0, whose sum is exact.
 
     Legal freedoms: what lies inside the bound: zeros from an overflow, or the right value from a
     norm that scales rows first. An output that is larger than storage holds makes it unknown.
@@ -122,9 +138,9 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
     x = subject.round_to_storage(inputs.x * (largest / 2))
     weight = subject.round_to_storage(inputs.weight)
     width = x.shape[-1]
-    row: Any = reference.rms_norm(subject.ball(np.ones(width)), subject.ball(weight), eps=0.0)
+    rows: Any = reference.rms_norm(subject.ball(np.eye(width)), subject.ball(weight), eps=0.0)
     root = np.sqrt(width) * (1.0 + 4 * REFERENCE_ROUNDOFF)
-    bound = Ball(root * np.abs(weight), root * row.radius, subject.arithmetic)
+    bound = Ball(root * np.abs(weight), np.diagonal(rows.radius), subject.arithmetic)
     actual = np.abs(subject.rms_norm(laid_out(x, inputs.layout), weight, eps=inputs.eps))
     at_most(subject, actual, np.broadcast_to(bound, x.shape), "abs(rms_norm)")
 
@@ -133,17 +149,19 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
 def test_nrm_nan(subject: Subject, inputs: SpoiledInputs) -> None:
     """A row of NaN or infinities leaves the other rows as they are.
 
-    Hypotheses: two and more rows, at least one lost and one not; any strides.
+    Hypotheses: two and more rows, at least one lost and one not; any strides; the others within
+    the range of the declared formats, as for NRM-VALUE.
 
     Legal freedoms: anything for the lost row.
 
     If it fails: a statistic or a scale runs over the batch. One bad token then takes its batch with
     it, and gradient clipping cannot help.
     """
-    x = subject.round_to_storage(inputs.rows.x)
-    spoiled = laid_out(np.where(inputs.lost[:, None], inputs.value, x), inputs.rows.layout)
-    weight = subject.round_to_storage(inputs.rows.weight)
-    actual = subject.rms_norm(spoiled, weight, eps=inputs.rows.eps)[~inputs.lost]
+    rows = within_range(subject, inputs.rows)
+    x = subject.round_to_storage(rows.x)
+    spoiled = laid_out(np.where(inputs.lost[:, None], inputs.value, x), rows.layout)
+    weight = subject.round_to_storage(rows.weight)
+    actual = subject.rms_norm(spoiled, weight, eps=rows.eps)[~inputs.lost]
     kept = subject.ball(x[~inputs.lost])
-    expected = reference.rms_norm(kept, subject.ball(weight), eps=inputs.rows.eps)
+    expected = reference.rms_norm(kept, subject.ball(weight), eps=rows.eps)
     within(subject, actual, expected, "rms_norm beside lost rows")
