@@ -7,8 +7,8 @@ Legend: M tokens, N routed experts, B histogram bins; q = M K / N is the target 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -50,10 +50,13 @@ def read(values: tuple[Fraction, ...], rank: int, load: int) -> Fraction:
     raise AssertionError("there are fewer values than the rank")
 
 
-def cases(tokens: int, load: int) -> Iterator[Case]:
+@cache
+def cases(tokens: int, load: int) -> tuple[Case, ...]:
     places = [Fraction(place, FINE) for place in range(NUM_BINS * FINE + 1)]
-    for values in combinations_with_replacement(places, tokens):
-        yield Case(values, read(values, load, load), read(values, load + 1, load))
+    return tuple(
+        Case(values, read(values, load, load), read(values, load + 1, load))
+        for values in combinations_with_replacement(places, tokens)
+    )
 
 
 SIZES = [(m, q) for m in (2, 3, 4) for q in range(1, m)] + [(5, 1), (5, 3)]
@@ -99,7 +102,7 @@ def test_one_for_the_other_misses_by_all_bins_but_one(tokens: int, load: int) ->
 
 @sizes
 def test_both_implementations_read_what_the_words_say(tokens: int, load: int) -> None:
-    for case in list(cases(tokens, load))[::17]:
+    for case in cases(tokens, load)[::17]:
         r_MN = np.repeat(np.array(case.values, dtype=float)[:, None], tokens, axis=1)
         counts_NB = bin_counts(r_MN, 0.0, float(NUM_BINS), NUM_BINS)
         ours = histogram_statistic(counts_NB, 0.0, float(NUM_BINS), load)
