@@ -117,7 +117,7 @@ def read_only(value: Any) -> Any:
 
 _KEYWORD_ONLY = frozenset(
     {"beta_gate", "beta_up", "eps", "top_k", "mask", "num_experts", "num_bins", "enabled", "config"}
-    | {"training", "num_groups", "top_groups"}
+    | {"training", "num_groups", "top_groups", "tensor_parallel", "expert_parallel"}
 )
 
 
