@@ -25,7 +25,10 @@ Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error",
 
 About = Literal["implementation", "mathematics"]
 
+# A verdict is unknown beyond this share of the cases, and from this number on: with the few cases
+# of the quick lane, one would be more than the share.
 UNKNOWN_CAP = 0.05
+FEWEST_UNKNOWN = 2
 
 
 @dataclass
@@ -229,7 +232,9 @@ def _summarise(outcome: Outcome, log: _Log) -> None:
         outcome.verdict, outcome.unknown = "not offered", 0
         outcome.message = next(iter(log.unknown))
         return
-    if outcome.verdict == "passed" and log.undecided > UNKNOWN_CAP * log.cases:
+    fewest = min(FEWEST_UNKNOWN, log.cases)  # a property of one case may leave it undecided
+    too_many = log.undecided >= fewest and log.undecided > UNKNOWN_CAP * log.cases
+    if outcome.verdict == "passed" and too_many:
         reason = max(log.unknown, key=lambda text: log.unknown[text])
         outcome.verdict = "unknown"
         outcome.message = f"{log.undecided} of {log.cases} cases undecided, mostly: {reason}"

@@ -205,7 +205,11 @@ class Implementation(Protocol):
         beta_gate: float,
         beta_up: float,
     ) -> Array:
-        """The weighted sum of the chosen experts: x (M, L), ids and weights (M, K) -> (M, L)."""
+        """The weighted sum of the chosen experts: x (M, L), ids and weights (M, K) -> (M, L).
+
+        Ids arrive as int64, whatever integers ``route`` returns; cast them if a kernel asks for
+        others. The same holds for ``experts_vjp``.
+        """
 
     def experts_vjp(
         self,

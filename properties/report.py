@@ -7,6 +7,7 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import scipy
 
 from properties.execution import Outcome
-from properties.protocol import EXTRAS, PROTOCOL_VERSION, Conventions
+from properties.protocol import EXTRAS, METHODS, PROTOCOL_VERSION, Conventions
 from properties.registry import SPEC_VERSION, TOPICS, catalogue
 from properties.subject import Subject
 
@@ -43,6 +44,7 @@ def describe(
         },
         "conventions": declared(subject.conventions),
         "offered": sorted(subject.offered),
+        "misspelt": misspelt(subject.implementation),
         "spec_version": SPEC_VERSION,
         "protocol_version": PROTOCOL_VERSION,
         "worlds": list(subject.worlds),
@@ -54,6 +56,19 @@ def describe(
         "scipy": scipy.__version__,
         "python": platform.python_version(),
     }
+
+
+def misspelt(implementation: Any) -> dict[str, str]:
+    """Public methods whose names are nearly those of the protocol, which the class lacks."""
+    known = {name for names in METHODS.values() for name in names} | set(EXTRAS)
+    lacking = [name for name in known if not hasattr(implementation, name)]
+    public = (name for name in dir(type(implementation)) if not name.startswith("_"))
+    found = {}
+    for name in public:
+        near = get_close_matches(name, sorted(lacking), n=1, cutoff=0.85)
+        if near and name not in known and callable(getattr(type(implementation), name)):
+            found[name] = near[0]
+    return found
 
 
 def declared(conventions: Conventions) -> dict[str, Any]:
@@ -70,6 +85,10 @@ def header_lines(about: dict[str, Any]) -> list[str]:
     """The header of a run, one fact per line."""
     precision = ", ".join(f"{role} {name}" for role, name in about["precision"].items())
     conventions = ", ".join(f"{name}={value!r}" for name, value in about["conventions"].items())
+    warnings = [
+        f"warning         {name} is no method of the protocol; is {near} meant?"
+        for name, near in about["misspelt"].items()
+    ]
     seed = "" if about["seed"] is None else f", seed {about['seed']}"
     return [
         f"implementation  {about['implementation']} ({about['name']} {about['version']})",
@@ -79,6 +98,7 @@ def header_lines(about: dict[str, Any]) -> list[str]:
         *_ranks_lines(about["worlds"]),
         f"specification   version {about['spec_version']}, lane {about['lane']}{seed}",
         f"drawn by        Hypothesis {about['hypothesis']}, NumPy {about['numpy']}",
+        *warnings,
     ]
 
 
