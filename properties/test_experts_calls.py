@@ -23,18 +23,19 @@ from properties.subject import Subject
     inputs=experts.as_long_as_a_tile(),
 )
 def test_dsp_sizes(subject: Subject, inputs: ExpertInputs) -> None:
-    """DSP-DENSE beyond the size of a tile: up to 300 tokens, widths up to 130, up to 17 slots.
+    """DSP-DENSE beyond the size of a tile: up to 1,030 tokens, widths up to 270, up to 24 slots.
 
     Hypotheses: M around 64, 128 and 256, widths around 32, 64 and 128, by one more or less and at
-    other numbers that no power of two divides; N from 1 to 33, K up to 17; amplitudes 1 and 0.1;
-    everything else as in DSP-DENSE.
+    other numbers that no power of two divides; N from 1 to 33, K up to 17; amplitudes 1 and 0.1. In
+    a third of the cases M = 1,030 with two experts, or N = 600 with K = 24, or H = 270. Everything
+    else as in DSP-DENSE.
 
     Legal freedoms: those of DSP-DENSE.
 
     If it fails while DSP-DENSE holds: kernels work on tiles of rows and columns, and loops on
     chunks of tokens. The rows after the last full one are missing or computed twice, a chunk
-    starts anew where it should go on, an inner dimension is cut down to a multiple of 8 or 16, or
-    a table of slots has eight places.
+    starts anew where it should go on, an inner dimension is cut down to a multiple of 8 or 16, a
+    table of slots has eight places, ids end at 511, or an expert's capacity is reached.
     """
     call = ExpertCall.of(subject, inputs)
     within(subject, call.result(), call.expected(), "experts at size")

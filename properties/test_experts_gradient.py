@@ -66,10 +66,10 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     inputs=experts.as_long_as_a_tile(),
 )
 def test_dsp_grad_sizes(subject: Subject, inputs: ExpertInputs) -> None:
-    """DSP-GRAD beyond the size of a tile: up to 300 tokens, widths up to 130, up to 17 slots.
+    """DSP-GRAD beyond the size of a tile: up to 1,030 tokens, widths up to 270, up to 24 slots.
 
-    Hypotheses: M around 64, 128 and 256, widths around 32, 64 and 128, N from 1 to 33, K up to 17;
-    amplitudes 1 and 0.1; everything else as in DSP-GRAD.
+    Hypotheses: M, N, K and the widths as in DSP-SIZES, amplitudes 1 and 0.1; everything else as in
+    DSP-GRAD.
 
     Legal freedoms: those of DSP-GRAD.
 

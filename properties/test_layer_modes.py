@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from properties.checks import within
-from properties.judgement.layer import agree
+from properties.judgement.layer import agree, logit_ball
 from properties.judgement.layer_calls import LayerCall, cotangent_of
 from properties.judgement.layer_gradient import legal_gradients, selections_of
 from properties.registry import specification
@@ -62,8 +62,9 @@ def test_lay_traineval(subject: Subject, inputs: LayerInputs) -> None:
 def test_lay_nan(subject: Subject, inputs: NanInputs) -> None:
     """A token of NaN or infinities spoils no other one: the rest is what it is without it.
 
-    Outputs of the other tokens, and their gradients where ``layer_vjp`` is offered, equal the
-    reference's of a batch without the lost ones, within radius.
+    Outputs of the other tokens, their gradients where ``layer_vjp`` is offered, and their logits
+    where ``router_logits`` is, equal the reference's of a batch without the lost ones, within
+    radius.
 
     Hypotheses: two and more tokens, at least one lost and one not; finite parameters; training and
     evaluation.
@@ -83,6 +84,10 @@ def test_lay_nan(subject: Subject, inputs: NanInputs) -> None:
     kept = replace(call, x=call.x[others])
     actual = spoiled.output(subject)[others]
     within(subject, actual, kept.legal(subject).nearest(actual), "layer beside lost tokens")
+    if "router_logits" in subject.offered:
+        logits = subject.router_logits(spoiled.x, spoiled.parameters)[others]
+        expected = logit_ball(subject, kept.x, kept.parameters)
+        within(subject, logits, expected, "router_logits beside lost tokens")
     if "layer_vjp" in subject.offered:
         cotangent = cotangent_of(subject, inputs.cotangent)
         d_x = spoiled.gradients(subject, cotangent)[0][others]

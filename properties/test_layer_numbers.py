@@ -163,13 +163,13 @@ def test_lay_mixed(subject: Subject, inputs: WideInputs) -> None:
 def test_lay_logits(subject: Subject, inputs: LayerInputs) -> None:
     """``router_logits`` returns W_r x, for x behind any leading axes or without tokens.
 
-    Hypotheses: x (…, D) of amplitude 1e-4 to 1e2 and any strides, N from 1 to 257, D up to 40, and
-    L = D in most cases.
+    Hypotheses: x (…, D) of amplitude 1e-4 to 1e2 and any strides, up to 67 tokens, N from 1 to 600,
+    D up to 140, L = D in most cases, logits up to some 1e5.
 
     Legal freedoms: the order of the sum; logits in storage or in the routing format.
 
-    If it fails: the logits are those of the latent, are scaled or carry the bias already, or are
-    those of another expert (a transposed weight, where N = D).
+    If it fails: the logits are those of the latent, are scaled, clipped or carry the bias already,
+    or are those of another expert (a transposed weight, where N = D).
     """
     call = LayerCall.of(subject, inputs)
     logits = subject.router_logits(call.x, call.parameters)

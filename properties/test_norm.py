@@ -24,10 +24,11 @@ def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
     The mean square is taken before the weight acts, eps is added to the mean and not to the sum,
     and inside the root.
 
-    Hypotheses: finite x and weight, eps > 0, any leading shape, L >= 1, any strides, amplitudes
-    1e-7 to 1e7, row by row, as far as the declared formats hold them and what the formula makes of
-    them: where compute is float16, x^2 overflows from 256 on, and nothing is owed there. The value
-    holds within the radius that the declared formats give the formula.
+    Hypotheses: finite x and weight, eps > 0, any leading shape, L from 1 to 1030, up to 99 rows,
+    any strides of both, amplitudes 1e-7 to 1e7, row by row, as far as the declared formats hold
+    them and what the formula makes of them: where compute is float16, x^2 overflows from 256 on,
+    and nothing is owed there. The value holds within the radius that the declared formats give the
+    formula.
 
     Legal freedoms: the order of the sum, a reciprocal root instead of a division, and one rounding
     to storage before the weight is applied (published models do it).
@@ -39,7 +40,7 @@ def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
     """
     inputs = within_range(subject, inputs)
     x = laid_out(subject.round_to_storage(inputs.x), inputs.layout)
-    weight = subject.round_to_storage(inputs.weight)
+    weight = laid_out(subject.round_to_storage(inputs.weight), inputs.layout)
     actual = subject.rms_norm(x, weight, eps=inputs.eps)
     expected = reference.rms_norm(subject.ball(x), subject.ball(weight), eps=inputs.eps)
     within(subject, actual, expected, "rms_norm")

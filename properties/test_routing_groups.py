@@ -12,20 +12,27 @@ from properties.checks import require, within
 from properties.judgement.routing import (
     cutoff_ball,
     on_grid,
+    require_ids,
     require_same_routing,
+    require_selection,
     require_weights,
     scored,
+    tokens,
+    weighed,
 )
 from properties.judgement.routing_groups import (
     group_totals,
     open_groups,
     require_grouped_selection,
 )
+from properties.protocol import Array
 from properties.registry import specification
-from properties.strategies import routing_groups, routing_sizes
+from properties.strategies import routing_extremes, routing_groups, routing_sizes
+from properties.strategies.arrays import laid_out
 from properties.strategies.routing import RoutingInputs
+from properties.strategies.routing_extremes import PoisonedInputs
 from properties.strategies.routing_groups import GroupedInputs
-from properties.subject import Subject
+from properties.subject import Routed, Subject
 
 
 @specification(
@@ -71,10 +78,10 @@ def test_rtr_groups(subject: Subject, inputs: GroupedInputs) -> None:
     are open; the K best experts in them are chosen, weighed by their raw scores as in RTR-WEIGHTS.
     A cutoff, where one comes, is the best candidate left out.
 
-    Hypotheses: finite logits and bias; groups of two experts or more; K at most the number of
-    experts in T groups. Source: the report sums the best K / M experts of a group, M the number of
-    groups allowed, and its public code the best two, which is the same at K = 8, M = 4; the two are
-    what libraries do and what is judged here.
+    Hypotheses: finite logits and bias behind any strides; M from 0 to 131; up to 32 groups of two
+    experts or more; K at most the number of experts in T groups. Source: the report sums the best
+    K / M experts of a group, M the number of groups allowed, and its public code the best two,
+    which is the same at K = 8, M = 4; the two are what libraries do and what is judged here.
 
     Legal freedoms: between groups whose scores tie or lie within their radii, either; between
     experts likewise. Cutoffs are judged at tokens whose groups are certain.
@@ -102,3 +109,55 @@ def test_rtr_groups(subject: Subject, inputs: GroupedInputs) -> None:
         return
     sure = np.all(opened.certain == opened.possible, axis=1)
     within(subject, routed.cutoff[sure], cutoff_ball(limited, case.top_k)[sure], "cutoff in groups")
+
+
+@specification(
+    "RTR-GROUP-FAR",
+    source="Eq. 13",
+    needs=("route_grouped",),
+    examples=40,
+    far=routing_extremes.infinite(),
+    poisoned=routing_extremes.poisoned(),
+)
+def test_rtr_group_far(subject: Subject, far: RoutingInputs, poisoned: PoisonedInputs) -> None:
+    """RTR-INFINITE and RTR-NAN hold for groups, too, when all of them are open.
+
+    Logits of any size, ±inf included, give experts and weights as in routing without groups. A row
+    with NaN keeps its ids in [0, N) and leaves every other row as it was.
+
+    Hypotheses: those of RTR-INFINITE and of RTR-NAN, N >= 2; four groups, or three, two or one,
+    whichever N allows; every token may choose from all of them. Proof: then every expert is a
+    candidate, whatever the groups score, be it infinite or the sum of inf and -inf.
+
+    Legal freedoms: those of both.
+
+    If it fails: closed groups are found by comparing their scores with a threshold, which fails for
+    NaN, or masked by a product with 0; and the padding of one sequence takes all others with it.
+    """
+    logits, bias = on_grid(subject, far)
+    routed = _all_groups_open(subject, logits, bias, far.top_k)
+    known = scored(subject, logits, bias, stored=routed.weights_format)
+    require_selection(subject, routed, known.biased, "selection among infinite logits")
+    rows = weighed(subject, known.scores, routed)
+    require(np.isfinite(routed.weights[rows]), "a weight of logits without NaN is not finite")
+    require_weights(subject, routed, known.scores, "weights of infinite logits")
+
+    logits, bias = on_grid(subject, poisoned.routing)
+    top_k, lost = poisoned.routing.top_k, poisoned.nan.any(axis=1)
+    spoilt = laid_out(np.where(poisoned.nan, np.nan, logits), poisoned.routing.layout)
+    routed = _all_groups_open(subject, spoilt, bias, top_k)
+    inside = (routed.expert_ids >= 0) & (routed.expert_ids < len(bias))
+    require(inside, f"an id beside a NaN lies outside of 0 … {len(bias) - 1}")
+    kept = tokens(routed, np.flatnonzero(~lost))
+    require_ids(kept, len(bias))
+    plain = _all_groups_open(subject, logits[~lost], bias, top_k)
+    known = scored(subject, logits[~lost], bias, stored=plain.weights_format)
+    require_same_routing(subject, kept, plain, known, top_k, "in groups beside a row with NaN")
+
+
+def _all_groups_open(subject: Subject, logits: Array, bias: Array, top_k: int) -> Routed:
+    """``route_grouped`` with as many groups of two experts or more as divide N, up to four."""
+    count = len(bias)
+    groups = next(g for g in (4, 3, 2, 1) if count % g == 0 and count // g >= 2)
+    open_ = {"num_groups": groups, "top_groups": groups}
+    return subject.route_grouped(logits, bias, top_k=top_k, **open_)

@@ -55,7 +55,7 @@ class Scored(NamedTuple):
 
 
 def on_grid(subject: Subject, inputs: RoutingInputs) -> tuple[Array, Array]:
-    """Logits in the storage format and the bias in the routing format, as float64.
+    """Logits in the storage format and the bias in the routing format, as float64, laid out.
 
     Formats that end below a drawn number are given half their largest one instead; infinities stay.
     """
@@ -71,7 +71,7 @@ def on_grid(subject: Subject, inputs: RoutingInputs) -> tuple[Array, Array]:
     bias = subject.round_to_routing(bias)
     if inputs.parting is not None:
         bias = _parted(subject, logits, bias, inputs.parting)
-    return laid_out(logits, inputs.layout), bias
+    return laid_out(logits, inputs.layout), laid_out(bias, inputs.layout)
 
 
 def _parted(subject: Subject, logits: Array, bias: Array, parting: Parting) -> Array:

@@ -21,7 +21,11 @@ __all__ = ["complement", "gradient_ball", "held", "require_gradient", "require_n
 
 
 def held(subject: Subject, cotangent: Array) -> Array:
-    """The nearest cotangent that storage and routing formats both hold."""
+    """The nearest cotangent that storage and routing formats both hold, its sums included."""
+    formats = (subject.arithmetic.stored, subject.routing_arithmetic().computed)
+    largest = min(number.largest for number in formats) / 64.0
+    if np.abs(cotangent).max(initial=0.0) > largest:
+        cotangent = np.clip(cotangent, -largest, largest)
     return subject.round_to_routing(subject.round_to_storage(cotangent))
 
 

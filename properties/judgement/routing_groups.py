@@ -34,7 +34,8 @@ def group_totals(biased_MN: Any, num_groups: int) -> Any:
 
     No order statistic moves further than its terms do.
     """
-    shape = (len(biased_MN.value), num_groups, -1)
+    tokens, experts = biased_MN.shape
+    shape = (tokens, num_groups, experts // num_groups)
     value, radius = biased_MN.value.reshape(shape), biased_MN.radius.reshape(shape)
     middle, low, high = (np.sort(x, axis=2) for x in (value, value - radius, value + radius))
     spread = np.maximum(high - middle, middle - low)

@@ -92,12 +92,13 @@ def _all_pairs(edges: tuple[float, ...]) -> st.SearchStrategy[Pair]:
 
 
 def shapes() -> st.SearchStrategy[tuple[int, ...]]:
-    """Lengths on every side of vector registers, and up to three axes; 0 elements included."""
+    """Lengths on every side of vector registers, and up to four axes; 0 elements included."""
     length = st.integers(1, 70)
     return st.one_of(
         st.tuples(length),
         st.tuples(st.integers(0, 5), st.integers(0, 33)),
         st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 17)),
+        st.sampled_from([(131, 3), (3, 131), (2, 1, 3, 5)]),
     )
 
 

@@ -141,12 +141,14 @@ def betas(rng: np.random.Generator) -> tuple[float, float]:
 
 
 def shape(rng: np.random.Generator) -> tuple[int, ...]:
-    """One to three axes, lengths on every side of vector registers, at times no elements."""
-    kind = one_of(rng, ("row", "row", "matrix", "square", "stack", "empty"))
+    """One to four axes, lengths on every side of vector registers, at times no elements."""
+    kind = one_of(rng, ("row", "row", "matrix", "square", "stack", "empty", "long"))
     if kind == "row":
         return (int(rng.integers(1, 71)),)
     if kind == "square":
         return (7, 7)
+    if kind == "long":
+        return one_of(rng, ((131, 3), (3, 131), (2, 1, 3, 5)))
     if kind == "empty":
         return one_of(rng, ((0,), (0, 5), (3, 0), (2, 0, 4)))
     high = (6, 34) if kind == "matrix" else (4, 5, 18)

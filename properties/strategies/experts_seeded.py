@@ -134,6 +134,15 @@ LONG_SIZES = _by_size(
 )
 
 
+# Beyond 512 tokens, 512 experts, 256 hidden units and 17 slots; at least 515 tokens for one expert.
+LONGER_SIZES = _by_size(
+    [Sizes(1030, 2, 1, 5, 3), Sizes(3, 600, 24, 3, 5), Sizes(9, 20, 18, 5, 270)]
+)
+
+# Every how many seeds one is that long.
+LONGER = 3
+
+
 def any_call(fewest_tokens: int = 1) -> st.SearchStrategy[ExpertInputs]:
     """Every shape, crowd, amplitude and layout, with a cotangent of its own."""
     return _calls(_tables(lambda sizes: sizes.tokens >= fewest_tokens))
@@ -159,10 +168,14 @@ def laid_out_calls() -> st.SearchStrategy[ExpertInputs]:
 
 def as_long_as_a_tile(fewest_slots: int = 1) -> st.SearchStrategy[ExpertInputs]:
     """More rows and columns than a tile or a chunk, by one or a few; more slots than eight."""
-    long = tuple(sizes for sizes in LONG_SIZES if sizes.top_k >= fewest_slots)
+    long, longer = (
+        tuple(sizes for sizes in table if sizes.top_k >= fewest_slots)
+        for table in (LONG_SIZES, LONGER_SIZES)
+    )
 
     def seeded(seed: int) -> ExpertInputs:
-        return _drawn(np.random.default_rng(seed), _ranked(seed, long), (1.0, 1.0, 0.1))
+        sizes = _ranked(seed, longer if seed % LONGER == LONGER - 1 else long)
+        return _drawn(np.random.default_rng(seed), sizes, (1.0, 1.0, 0.1))
 
     return uniform_seeds().map(seeded)
 
@@ -310,12 +323,12 @@ def _drawn(
     return ExpertInputs(
         x=rng.standard_normal(shape) * _one_of(rng, scales),
         expert_ids=chosen_ids(rng, sizes, _one_of(rng, CROWDS)),
-        weights=weights * _one_of(rng, (1.0, 1.0, 2.5, 1e-3)),
+        weights=weights * _one_of(rng, (1.0, 1.0, 2.5, 1e-3, 64.0, 1e-7)),
         parameters=drawn_parameters(rng, sizes, thin=bool(rng.integers(2))),
         beta_gate=beta_gate,
         beta_up=beta_up,
         layouts=_layouts(rng),
-        cotangent=_cotangent(rng, shape, min(_one_of(rng, scales), 1e4)),
+        cotangent=_cotangent(rng, shape, min(_one_of(rng, scales), 1e8)),
     )
 
 

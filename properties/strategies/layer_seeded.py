@@ -58,6 +58,7 @@ __all__ = [
     "gradients",
     "long_sums",
     "modes",
+    "positive",
     "routers",
     "scales",
     "sparse",
@@ -114,9 +115,24 @@ def gradients() -> st.SearchStrategy[GradientInputs]:
         layer = _layer(
             seed, rng, replace(regime, leading=leading, steps=(*APART, *APART, 0.015625, 0.0))
         )
-        return GradientInputs(layer, _cotangent(rng, layer.x))
+        cotangent = _cotangent(rng, layer.x)
+        return GradientInputs(_with_twins(layer) if rng.random() < 0.15 else layer, cotangent)
 
     return uniform_seeds().map(seeded)
+
+
+def _with_twins(layer: LayerInputs) -> LayerInputs:
+    """The same layer, its experts in pairs with one router row and one bias: all ties are exact."""
+    parameters = layer.parameters
+    first_N = np.arange(len(parameters.gate_weight)) // 2 * 2
+    return replace(
+        layer,
+        parameters=replace(
+            parameters,
+            gate_weight=parameters.gate_weight[first_N],
+            e_score_correction_bias=parameters.e_score_correction_bias[first_N],
+        ),
+    )
 
 
 def sparse() -> st.SearchStrategy[GradientInputs]:
@@ -168,14 +184,16 @@ def scales() -> st.SearchStrategy[ScaleInputs]:
 
 
 def routers() -> st.SearchStrategy[LayerInputs]:
-    """Logits alone: up to 257 experts, tokens behind any axes or none at all."""
+    """Logits alone, small and large: up to 600 experts, tokens behind any axes or none at all."""
 
     def seeded(seed: int) -> LayerInputs:
         rng = np.random.default_rng(seed)
         leading = NO_TOKENS if rng.random() < 0.1 else ANY_RANK
         experts = (257,) if rng.random() < 0.1 else (2, 3, 5, 8, 16, 1)
         regime = Regime(experts=experts, leading=leading, square=(False, True, True), widest=40)
-        return _layer(seed, rng, regime)
+        if rng.random() < 0.15:
+            regime = Regime(experts=(600, 3), leading=((67,), (5, 9)), square=(False,), widest=140)
+        return _layer(seed, rng, replace(regime, logits=(1.0, 4.0, 2.0**16)))
 
     return uniform_seeds().map(seeded)
 
@@ -229,7 +247,7 @@ def with_lost_tokens() -> st.SearchStrategy[NanInputs]:
         tokens = len(layer.x)
         lost = rng.random(tokens) < 0.4
         lost[rng.permutation(tokens)[:2]] = [True, False]
-        value = float(_one_of(rng, (np.nan, np.inf)))
+        value = float(_one_of(rng, (np.nan, np.inf, -np.inf)))
         return NanInputs(layer, _cotangent(rng, layer.x), lost, value)
 
     return uniform_seeds().map(seeded)
@@ -245,7 +263,7 @@ def long_sums() -> st.SearchStrategy[WideInputs]:
         sizes = replace(sizes, shared=max(1, sizes.shared), **{width: LONG})
         # Behind the norm an error that all of u shares cannot be seen.
         identity = width == "hidden" or rng.random() < 0.3
-        return WideInputs(_positive(rng, sizes, identity), width)
+        return WideInputs(positive(rng, sizes, identity), width)
 
     return uniform_seeds().map(seeded)
 
@@ -306,7 +324,7 @@ def _cotangent(rng: np.random.Generator, x: Array) -> Array:
     return laid_out(cotangent, _one_of(rng, LAYOUTS))
 
 
-def _positive(rng: np.random.Generator, sizes: Sizes, identity_norm: bool) -> LayerInputs:
+def positive(rng: np.random.Generator, sizes: Sizes, identity_norm: bool) -> LayerInputs:
     """Positive tokens and parameters of few digits, with rows that sum to about 1."""
 
     def few(shape: Sequence[int]) -> Array:

@@ -27,6 +27,7 @@ SHAPES = (
     (1, 3, 2),
     (2, 3, 2),
     (3, 3, 3),
+    (0, 3, 2),
     (2, 5, 1),
     (4, 7, 3),
     (17, 6, 5),
@@ -36,14 +37,19 @@ SHAPES = (
     (16, 32, 12),
     (65, 128, 6),
     (7, 128, 22),
+    (1, 257, 9),
     (3, 257, 24),
     (9, 384, 8),
     (515, 8, 6),
     (5, 896, 16),
+    (2051, 8, 3),
 )
 
 MARGIN_SHARE = 0.25
-PATTERNS = ("normal", "eighths", "one slot", "wide", "some rows", "small", "large")
+
+# What a loss scale, or a loss that is a mean over a large batch, makes of cotangents.
+SIZES = {"small": 1e-4, "large": 1e4, "faint": 1e-9, "huge": 1e8}
+PATTERNS = ("normal", "eighths", "one slot", "wide", "some rows", *SIZES)
 
 
 @dataclass(frozen=True)
@@ -129,5 +135,5 @@ def _cotangent(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
         values *= 10.0 ** rng.uniform(-4.0, 4.0, shape)
     elif pattern == "some rows":
         values *= rng.integers(0, 2, (shape[0], 1))
-    scaled: Array = values * {"small": 1e-4, "large": 1e4}.get(pattern, 1.0)
+    scaled: Array = values * SIZES.get(pattern, 1.0)
     return scaled

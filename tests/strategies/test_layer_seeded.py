@@ -47,6 +47,7 @@ def test_gradients_meet_every_class():
     assert {layer.identity_norm for layer in layers} == {True, False}
     bias = [layer.parameters.e_score_correction_bias for layer in layers]
     assert any(len(b) > 1 and not b.any() for b in bias)
+    assert any(len(b) > 3 and (b[::2][: len(b) // 2] == b[1::2]).all() for b in bias)
 
 
 def test_wide_layers_choose_more_than_eight():

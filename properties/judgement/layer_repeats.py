@@ -1,0 +1,113 @@
+"""What a layer returns, forward and backward, judged in one go; and its arguments laid out anew.
+
+Legend: M tokens, N routed experts, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from properties.checks import within
+from properties.judgement.layer import LegalLayer, logit_ball
+from properties.judgement.layer_calls import LayerCall, cotangent_of
+from properties.judgement.layer_gradient import (
+    legal_gradients,
+    named_arrays,
+    parameter_gradients,
+    selections_of,
+    silenced,
+)
+from properties.protocol import Array, LayerParameters
+from properties.strategies.arrays import LAYOUTS, laid_out
+from properties.strategies.layer_calls import SizedInputs
+from properties.subject import Subject
+
+__all__ = ["Judged", "laid_out_in"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A call with a cotangent, and all that it may return.
+
+    The cotangent is 0 for tokens with several legal selections, so that one backward call tells
+    the gradients of parameters, too.
+    """
+
+    call: LayerCall
+    cotangent: Array
+    outputs: LegalLayer | None
+    d_x: LegalLayer | None
+    d_parameters: LayerParameters | None
+    logits: Any
+
+    @classmethod
+    def of(cls, subject: Subject, inputs: SizedInputs) -> Judged:
+        """Of what was drawn, as far as storage holds it, for the methods that are offered."""
+        far = subject.arithmetic.stored.largest / 64.0
+        if np.abs(inputs.layer.x).max(initial=0.0) > far:
+            layer = replace(inputs.layer, x=np.clip(inputs.layer.x, -far, far))
+            inputs = replace(inputs, layer=layer)
+        call = LayerCall.of(subject, inputs.layer)
+        cotangent, d_x, d_parameters = cotangent_of(subject, inputs.cotangent), None, None
+        if "layer_vjp" in subject.offered:
+            selections = selections_of(subject, call)
+            cotangent = silenced(cotangent, selections)
+            d_x, _ = legal_gradients(subject, call, cotangent, selections)
+            d_parameters = parameter_gradients(subject, call, cotangent, selections)
+        return cls(
+            call,
+            cotangent,
+            call.legal(subject) if "layer" in subject.offered else None,
+            d_x,
+            d_parameters,
+            logit_ball(subject, call.x, call.parameters),
+        )
+
+    def require(self, subject: Subject, what: str) -> None:
+        """Call every method that is offered, and require its results to lie within their radii."""
+        self.require_output(subject, what)
+        self.require_gradients(subject, what)
+        if "router_logits" in subject.offered:
+            logits = subject.router_logits(self.call.x, self.call.parameters)
+            within(subject, logits, self.logits, f"router_logits{what}")
+
+    def require_output(self, subject: Subject, what: str) -> None:
+        """The same for ``layer``."""
+        if self.outputs is not None:
+            actual = self.call.output(subject)
+            within(subject, actual, self.outputs.nearest(actual), f"layer{what}")
+
+    def require_gradients(self, subject: Subject, what: str) -> None:
+        """The same for ``layer_vjp``."""
+        if self.d_x is None:
+            return
+        d_x, gradients = self.call.gradients(subject, self.cotangent)
+        within(subject, d_x, self.d_x.nearest(d_x), f"d_x{what}")
+        for (name, actual), (_, ball) in zip(
+            named_arrays(gradients), named_arrays(self.d_parameters), strict=True
+        ):
+            within(subject, actual, ball, f"d_{name}{what}")
+
+
+def laid_out_in(judged: Judged, way: int) -> Judged:
+    """The same values in the way-th layouts: in as many as there are, each array has each one."""
+    arrays = iter(range(way, way + 100))
+
+    def turned(values: Array) -> Array:
+        return laid_out(values, LAYOUTS[next(arrays) % len(LAYOUTS)])
+
+    def all_turned(parameters: Any) -> Any:
+        parts = {part.name: getattr(parameters, part.name) for part in fields(parameters)}
+        return type(parameters)(
+            **{
+                name: all_turned(part) if is_dataclass(part) else turned(part)
+                for name, part in parts.items()
+            }
+        )
+
+    call = judged.call
+    call = replace(call, x=turned(call.x), parameters=all_turned(call.parameters))
+    return replace(judged, call=call, cotangent=turned(judged.cotangent))

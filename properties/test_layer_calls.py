@@ -1,0 +1,139 @@
+"""The layer called in every way that callers do: at size, far off, in turn, and from any memory.
+
+Legend: M tokens, N routed experts, K top_k, D model width, L latent width, S shared experts.
+"""
+
+from __future__ import annotations
+
+from properties.judgement.layer_repeats import Judged, laid_out_in
+from properties.registry import specification
+from properties.strategies import layer_calls
+from properties.strategies.arrays import LAYOUTS
+from properties.strategies.layer_calls import SizedInputs
+from properties.subject import Subject
+
+
+@specification(
+    "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=20, inputs=layer_calls.at_size()
+)
+def test_lay_sizes(subject: Subject, inputs: SizedInputs) -> None:
+    """Eq. 11 holds beyond the size of a tile: 533 tokens, widths to 130, 600 experts, 17 slots.
+
+    ``layer_vjp``, where offered, is judged on the same inputs, as in LAY-GRAD.
+
+    Hypotheses: as in LAY-VALUE; M from 1 to 533, N to 600, K to 17, S to 5, widths from 2 to 130,
+    most of them no multiple of 4; an expert gets up to 533 tokens; amplitudes 0.1, 1 and 10. The
+    cotangent is 0 for tokens with several legal selections.
+
+    Legal freedoms: those of LAY-VALUE and LAY-GRAD.
+
+    If it fails while LAY-VALUE and LAY-GRAD hold: tokens beyond an expert's capacity, beyond a
+    chunk or after the last full tile are left out; a width is cut down to a multiple of 8 or 16;
+    ids end at 255 or 511; the backward pass has a table of eight or sixteen slots; or only the
+    gradient of the first chunk is kept.
+    """
+    judged = Judged.of(subject, inputs)
+    judged.require_output(subject, " at size")
+    judged.require_gradients(subject, " at size")
+
+
+@specification(
+    "LAY-FAR", source="Eq. 11", needs=("layer",), examples=16, inputs=layer_calls.far_off()
+)
+def test_lay_far(subject: Subject, inputs: SizedInputs) -> None:
+    """Eq. 11 holds for tokens of amplitude 1e-8 to 1e-6 and 1e4 to 1e6, and so do its gradients.
+
+    Hypotheses: as in LAY-VALUE; the router's weight is scaled so that large tokens do not saturate
+    it. Where storage is float16, tokens are at most a fourth of its largest number.
+
+    Legal freedoms: those of LAY-VALUE and LAY-GRAD; subnormal numbers read as 0.
+
+    If it fails while LAY-VALUE and LAY-TINY hold: hidden states are clipped or quantised with a
+    fixed step, small ones are cut off, or a bound guards a square root or a quotient that needs
+    none. Hidden states grow with depth and by thousands in single dimensions.
+    """
+    judged = Judged.of(subject, inputs)
+    judged.require_output(subject, " far off")
+    judged.require_gradients(subject, " far off")
+
+
+@specification(
+    "LAY-GRAD-MIXED",
+    source="Eq. 11",
+    needs=("layer_vjp",),
+    examples=15,
+    inputs=layer_calls.long_gradients(),
+)
+def test_lay_grad_mixed(subject: Subject, inputs: SizedInputs) -> None:
+    """Gradients, too, are accumulated in the declared format: over tokens, and over each width.
+
+    There are 600 tokens, or one of D, L, H and the shared experts' hidden width is 1024; every term
+    of every sum is positive and of about one size, but for the router, whose terms keep their sign
+    from token to token. The gradients equal those of LAY-GRAD within the radius of the declared
+    formats.
+
+    Why: a running sum in a format of p bits stops growing at 2^p equal terms (LAY-MIXED). The
+    gradient of each parameter is a sum over all tokens, longer than any of the forward pass.
+
+    Hypotheses: bfloat16 or any other storage; N = 3, K = 2, S = 1, an identity norm.
+
+    Legal freedoms: those of LAY-GRAD; blocks and trees of partial sums in the accumulate format.
+
+    If it fails: a gradient is added up over tokens, micro-batches or chunks in storage, as by
+    autograd where one parameter is used once per token; or one of the products of the backward pass
+    has no wide accumulator, while the forward pass has. The loss falls, more slowly the larger
+    the batch is.
+    """
+    Judged.of(subject, inputs).require_gradients(subject, " of long sums")
+
+
+@specification(
+    "LAY-LAYOUT", source="Eq. 11", needs=("layer",), examples=8, inputs=layer_calls.any_memory()
+)
+def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
+    """Values count, not how they lie in memory: x, cotangent and parameters may have any strides.
+
+    Five calls of the same values, so that each array comes contiguous, reversed, as columns of a
+    wider array, as every other element of one, and transposed. ``layer_vjp`` and ``router_logits``,
+    where offered, are judged on the same arguments.
+
+    Hypotheses: as in LAY-VALUE, M up to 17, N up to 12; widths all different or all equal.
+
+    Proof: the arguments of Eq. 11 are numbers.
+
+    Legal freedoms: those of LAY-VALUE and LAY-GRAD; another layout may mean another kernel, or a
+    copy first.
+
+    If it fails: a kernel reads row after row whatever the strides are. Parameters are views where
+    projections are fused or tied, or were loaded transposed; where widths are equal, wrong strides
+    do not even crash.
+    """
+    judged = Judged.of(subject, inputs)
+    for way in range(len(LAYOUTS)):
+        laid_out_in(judged, way).require(subject, f", layout {way}")
+
+
+@specification(
+    "LAY-CALLS", source="Eq. 11", needs=("layer",), examples=10, drawn=layer_calls.in_a_row()
+)
+def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, SizedInputs]) -> None:
+    """Calls know nothing of each other: each is right, whatever was called before it.
+
+    Three layers in a row, forward, backward and the router's logits: the second has the sizes of
+    the first and other tokens, parameters, caps, eps and routed_scale, the third other sizes; then
+    the first one once more.
+
+    Hypotheses: as in LAY-VALUE and LAY-GRAD.
+
+    Proof: Eq. 11 is a function of its arguments.
+
+    Legal freedoms: those of LAY-VALUE and LAY-GRAD; plans, buffers and packed parameters may be
+    kept, as long as no caller notices.
+
+    If it fails: a module, a graph or packed weights are kept by shape while the parameters or a
+    number of the configuration have changed; gradients are added to those of the call before; or
+    the backward pass works on what another forward pass has saved.
+    """
+    layers = [Judged.of(subject, inputs) for inputs in drawn]
+    for place in (0, 1, 2, 0):
+        layers[place].require(subject, f", call {place + 1}")
