@@ -157,9 +157,10 @@ def generic() -> GradientInputs:
     """
     rng = np.random.default_rng(623)
     sizes = Sizes(experts=8, top_k=3, model=6, latent=4, hidden=5, shared=2, shared_hidden=3)
+    parameters = parameters_of(rng, sizes, "thin", 1.0, APART[0])
     layer = LayerInputs(
         x=tokens_of(rng, (5, sizes.model), "thin", 0.0625),
-        parameters=parameters_of(rng, sizes, "thin", 1.0, APART[0]),
+        parameters=parameters,
         config=LayerConfig(sizes.top_k, routed_scale=2.5),
         training=True,
     )
