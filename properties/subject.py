@@ -14,9 +14,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +25,14 @@ from properties.boundary import (
     arrays_in,
     checked_parts,
     checked_result,
-    describe,
     exactly,
     raised,
     read_only,
     round_to,
     split_arguments,
 )
-from properties.errors import AdapterError, ViolationError
+from properties.calls import Call, Case
+from properties.errors import ViolationError
 from properties.protocol import (
     Array,
     Conventions,
@@ -40,52 +40,18 @@ from properties.protocol import (
     LayerConfig,
     LayerParameters,
     Precision,
-    Routing,
     number_format,
 )
+from properties.returned import Routed, checked_experts, checked_layer, checked_routing
 from properties.rounding import Arithmetic, Ball
+
+__all__ = ["RANK_SECONDS", "WORLDS", "Call", "Case", "Routed", "Subject"]
 
 # Numbers of ranks that an implementation is launched on, and how long one program may take there.
 WORLDS = (2, 4)
 RANK_SECONDS = 60.0
 
 _arithmetic = lru_cache(Arithmetic)
-
-
-@dataclass
-class Call:
-    """One call of the implementation: the method and its arguments by name, as they were passed.
-
-    ``output`` is what came back, as it came; None while nothing has.
-    """
-
-    method: str
-    arguments: dict[str, Any]
-    output: Any = None
-
-
-@dataclass
-class Case:
-    """What is known of the case being judged: its calls, its worst ratio and where that stood.
-
-    ``returned`` has what each method returned last: the arrays as they came, and their bits.
-    """
-
-    calls: list[Call] = field(default_factory=list)
-    returned: dict[str, tuple[list[Array], list[bytes]]] = field(default_factory=dict)
-    worst_ratio: float | None = None
-    worst_what: str = ""
-    unknown: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-
-
-class Routed(NamedTuple):
-    """A routing that came back: ids int64, values float64, and the format the weights came in."""
-
-    expert_ids: Array
-    weights: Array
-    cutoff: Array | None
-    weights_format: str
 
 
 class Subject:
@@ -220,7 +186,7 @@ class Subject:
             top_k=top_k,
         )
         d_logits, d_bias = checked_parts("route_vjp", out, ("d_logits", "d_bias"))
-        either = (self.routing_dtype, self.storage_dtype)
+        either = self.either_dtype
         return (
             checked_result("route_vjp: d_logits", d_logits, logits.shape, either),
             np.zeros(bias.shape)
@@ -296,11 +262,13 @@ class Subject:
         )
         names = ("d_x", "d_weights", "d_parameters")
         d_x, d_weights, d_parameters = checked_parts("experts_vjp", out, names)
-        either = (self.routing_dtype, self.storage_dtype)
+        either = self.either_dtype
         return (
             self._storage_result("experts_vjp: d_x", d_x, x.shape),
             checked_result("experts_vjp: d_weights", d_weights, weights.shape, either),
-            self._field_results("experts_vjp: d_parameters", d_parameters, parameters),
+            checked_experts(
+                "experts_vjp: d_parameters", d_parameters, parameters, self.storage_dtype
+            ),
         )
 
     def router_logits(self, x: Array, parameters: LayerParameters) -> Array:
@@ -338,7 +306,13 @@ class Subject:
         d_x, d_parameters = checked_parts("layer_vjp", out, ("d_x", "d_parameters"))
         return (
             self._storage_result("layer_vjp: d_x", d_x, x.shape),
-            self._layer_results("layer_vjp: d_parameters", d_parameters, parameters),
+            checked_layer(
+                "layer_vjp: d_parameters",
+                d_parameters,
+                parameters,
+                self.storage_dtype,
+                self.either_dtype,
+            ),
         )
 
     def parallel(self, *, tensor_parallel: int = 1, expert_parallel: int | None = None) -> None:
@@ -412,52 +386,13 @@ class Subject:
                 converted[part.name] = self.as_storage(value)
         return LayerParameters(**converted)
 
+    @property
+    def either_dtype(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
+        """Those that results between router and experts may have: routing, or storage."""
+        return self.routing_dtype, self.storage_dtype
+
     def _storage_result(self, what: str, value: Any, shape: tuple[int, ...]) -> Array:
         return checked_result(what, value, shape, (self.storage_dtype,))
 
-    def _field_results(self, what: str, value: Any, like: ExpertParameters) -> ExpertParameters:
-        parts = {}
-        for part in fields(like):
-            if not hasattr(value, part.name):
-                raise AdapterError(f"{what} has no {part.name}; expected ExpertParameters")
-            shape = getattr(like, part.name).shape
-            parts[part.name] = self._storage_result(
-                f"{what}.{part.name}", getattr(value, part.name), shape
-            )
-        return ExpertParameters(**parts)
-
-    def _layer_results(self, what: str, value: Any, like: LayerParameters) -> LayerParameters:
-        parts: dict[str, Any] = {}
-        for part in fields(like):
-            name, own = f"{what}.{part.name}", getattr(like, part.name)
-            if not hasattr(value, part.name):
-                raise AdapterError(f"{what} has no {part.name}; expected LayerParameters")
-            found = getattr(value, part.name)
-            if isinstance(own, ExpertParameters):
-                parts[part.name] = self._field_results(name, found, own)
-            elif part.name == "e_score_correction_bias":
-                either = (self.routing_dtype, self.storage_dtype)
-                zeros = np.zeros(own.shape)
-                parts[part.name] = (
-                    zeros if found is None else checked_result(name, found, own.shape, either)
-                )
-            else:
-                parts[part.name] = self._storage_result(name, found, own.shape)
-        return LayerParameters(**parts)
-
     def as_routed(self, what: str, value: Any, tokens: int, top_k: int) -> Routed:
-        if not all(hasattr(value, name) for name in Routing._fields):
-            found = type(value).__name__
-            raise AdapterError(f"{what} returned {found}; expected properties.protocol.Routing")
-        ids = value.expert_ids
-        if not isinstance(ids, np.ndarray) or not np.issubdtype(ids.dtype, np.integer):
-            raise AdapterError(f"{what}: expert_ids is {describe(ids)}; expected integers")
-        if ids.shape != (tokens, top_k):
-            expected = (tokens, top_k)
-            raise AdapterError(f"{what}: expert_ids has shape {ids.shape}, expected {expected}")
-        either = (self.routing_dtype, self.storage_dtype)
-        weights = checked_result(f"{what}: weights", value.weights, (tokens, top_k), either)
-        cutoff = value.cutoff
-        if cutoff is not None:
-            cutoff = checked_result(f"{what}: cutoff", cutoff, (tokens,), either)
-        return Routed(ids.astype(np.int64), weights, cutoff, value.weights.dtype.name)
+        return checked_routing(what, value, (tokens, top_k), self.either_dtype)
