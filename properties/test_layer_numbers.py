@@ -164,7 +164,7 @@ def test_lay_logits(subject: Subject, inputs: LayerInputs) -> None:
     """``router_logits`` returns W_r x, for x behind any leading axes or without tokens.
 
     Hypotheses: x (…, D) of amplitude 1e-4 to 1e2 and any strides, up to 67 tokens, N from 1 to 600,
-    D up to 140, L = D in most cases, logits up to some 1e5.
+    D up to 140, L = D in most cases, logits up to some 1e4.
 
     Legal freedoms: the order of the sum; logits in storage or in the routing format.
 

@@ -194,7 +194,7 @@ def routers() -> st.SearchStrategy[LayerInputs]:
         regime = Regime(experts=experts, leading=leading, square=(False, True, True), widest=40)
         if rng.random() < 0.15:
             regime = Regime(experts=(600, 3), leading=((67,), (5, 9)), square=(False,), widest=140)
-        return _layer(seed, rng, replace(regime, logits=(1.0, 4.0, 2.0**16)))
+        return _layer(seed, rng, replace(regime, logits=(1.0, 4.0, 2.0**11)))
 
     return uniform_seeds().map(seeded)
 
