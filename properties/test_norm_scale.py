@@ -12,7 +12,7 @@ import numpy as np
 
 import reference_numpy as reference
 from properties.checks import at_most, within
-from properties.judgement.norm import within_range
+from properties.judgement.norm import bounded_weight, within_range
 from properties.protocol import Array
 from properties.registry import specification
 from properties.rounding import Ball
@@ -109,7 +109,7 @@ def test_nrm_large(subject: Subject, inputs: NormInputs) -> None:
     summed = min(arithmetic.computed.largest, arithmetic.accumulated.largest)
     largest = min(arithmetic.stored.largest / 2, np.sqrt(summed / inputs.x.shape[-1]) / 2)
     x = laid_out(subject.round_to_storage(inputs.x * largest), inputs.layout)
-    weight = subject.round_to_storage(inputs.weight)
+    weight = subject.round_to_storage(bounded_weight(subject, inputs))
     expected = reference.rms_norm(subject.ball(x), subject.ball(weight), eps=inputs.eps)
     within(subject, subject.rms_norm(x, weight, eps=inputs.eps), expected, "rms_norm")
 
@@ -136,7 +136,7 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
     """
     largest = min(subject.arithmetic.stored.largest, subject.arithmetic.computed.largest)
     x = subject.round_to_storage(inputs.x * (largest / 2))
-    weight = subject.round_to_storage(inputs.weight)
+    weight = subject.round_to_storage(bounded_weight(subject, inputs))
     width = x.shape[-1]
     rows: Any = reference.rms_norm(subject.ball(np.eye(width)), subject.ball(weight), eps=0.0)
     root = np.sqrt(width) * (1.0 + 4 * REFERENCE_ROUNDOFF)
@@ -159,7 +159,8 @@ def test_nrm_nan(subject: Subject, inputs: SpoiledInputs) -> None:
     """
     rows = within_range(subject, inputs.rows)
     x = subject.round_to_storage(rows.x)
-    spoiled = laid_out(np.where(inputs.lost[:, None], inputs.value, x), rows.layout)
+    value = np.nan if subject.arithmetic.stored.overflow_is_nan else inputs.value
+    spoiled = laid_out(np.where(inputs.lost[:, None], value, x), rows.layout)
     weight = subject.round_to_storage(rows.weight)
     actual = subject.rms_norm(spoiled, weight, eps=rows.eps)[~inputs.lost]
     kept = subject.ball(x[~inputs.lost])

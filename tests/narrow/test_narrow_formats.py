@@ -20,7 +20,7 @@ from tests.narrow.adapters import E4M3, E5M2, AllFloat16, ComputeFloat16, Float1
 ADAPTERS = (Float16, ComputeFloat16, AllFloat16, E4M3, E5M2)
 
 
-@pytest.mark.parametrize("topic", ["activation", "experts", "layer"])
+@pytest.mark.parametrize("topic", ["activation", "norm", "experts", "layer"])
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
 def test_every_property_is_decided(adapter, topic):
     subject = subject_of(adapter())
