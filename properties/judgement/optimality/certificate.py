@@ -24,7 +24,7 @@ from properties.judgement.optimality.optimum import (
     written,
 )
 from properties.protocol import Array
-from properties.strategies.optimality import NearTie
+from properties.strategies.near_ties import NearTie
 
 __all__ = [
     "ExactRouting",
