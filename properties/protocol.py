@@ -15,7 +15,7 @@ them as they are. Two groups of dtypes cross it:
   without loss; a bias is representable in the routing format only.
 
 Legend of shapes: M tokens, N routed experts, K top_k, D model width, L latent width, H hidden width
-of an expert, S shared experts, B histogram bins.
+of an expert, S shared experts (which may be 0: their arrays are then empty), B histogram bins.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ class Precision:
     ``compute`` is the format of elementwise arithmetic, ``accumulate`` of sums and dot products,
     ``storage`` of tensors in memory. ``routing`` is the format of scores, bias and combine weights;
     left out, it is float64 for a float64 implementation and float32 for every other one.
+
+    TF32, in which a GPU may multiply float32 matrices, cannot be declared: tensors and sums are in
+    float32, but factors are rounded to 11 bits on the way, so that values miss the radii of float32
+    about a thousandfold. Switch it off in the adapter, in PyTorch with
+    ``torch.set_float32_matmul_precision("highest")``.
     """
 
     compute: str = "float32"

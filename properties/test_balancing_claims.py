@@ -15,8 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from properties.checks import note_figure, require
+from properties.errors import NotOfferedError, ViolationError
 from properties.judgement.balancing_claims import (
     Setting,
+    held_run,
     implementations,
     noise,
     note,
@@ -48,7 +50,9 @@ def test_qb_onestep(subject: Subject) -> None:
     experts were.
 
     Judged: 51 lies within twice the spread of the reference's mean before the update. After it,
-    mean and twice the spread are below 2, on the same batch and on a fresh one.
+    mean and twice the spread are below 2, on the same batch and on a fresh one. Where storage is so
+    coarse that the reference misses that on the logits it holds (float8_e5m2 rounds them to three
+    bits, so that whole crowds of tokens tie), an implementation is not judged.
 
     Measured: 55.6 ± 7.1 before (8 seeds), then 1.68 ± 0.03 on the same batch, 1.76 ± 0.05 on a
     fresh one: "about 2" is reproduced, as an upper bound. One update does not even loads out
@@ -66,11 +70,23 @@ def test_qb_onestep(subject: Subject) -> None:
             who != "reference" or abs(before.mean - 51.0) <= 2.0 * before.spread,
             f"max/min starts at {before}, which does not bracket 51",
         )
-        for where, after in (("the same", same), ("a fresh", fresh)):
-            require(
-                after.mean + 2.0 * after.spread < 2.0,
-                f"{who}: max/min is {after} on {where} batch after one update, from {before}",
+        for where, after in (("same", same), ("fresh", fresh)):
+            if after.mean + 2.0 * after.spread < 2.0:
+                continue
+            if who != "reference":
+                _require_fine_storage(subject, where)
+            raise ViolationError(
+                f"{who}: max/min is {after} on the {where} batch after one update, from {before}"
             )
+
+
+def _require_fine_storage(subject: Subject, where: str) -> None:
+    """Not judged: what the reference misses, too, on logits as storage holds them."""
+    found = [getattr(held_run(subject, HOT, seed, (1,)), where)[1] for seed in SEEDS]
+    after = summary([loads.max_to_min for loads in found])
+    if after.mean + 2.0 * after.spread >= 2.0:
+        name = subject.precision.storage
+        raise NotOfferedError(f"logits in {name} tie too often: the reference comes to {after}")
 
 
 @specification("QB-PAPER", kind="claim", source="Eq. 14, App. D")

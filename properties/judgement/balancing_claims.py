@@ -25,6 +25,7 @@ __all__ = [
     "Loads",
     "Measured",
     "Setting",
+    "held_run",
     "implementations",
     "loads_at",
     "noise",
@@ -127,8 +128,17 @@ def run(
     """Update on one batch again and again, and measure after so many updates; 0 is before any."""
     if who == "reference":
         return _reference_run(setting, seed, after)
+    return _run(implementations(subject)[who], setting, _held(subject, setting, seed), after)
+
+
+def held_run(subject: Subject, setting: Setting, seed: int, after: tuple[int, ...]) -> Measured:
+    """The reference's run on the batches that the implementation is given."""
+    return _run(_reference, setting, _held(subject, setting, seed), after)
+
+
+def _held(subject: Subject, setting: Setting, seed: int) -> tuple[Array, Array]:
     seen, fresh = (subject.round_to_storage(z) for z in setting.batches(seed, 2))
-    return _run(implementations(subject)[who], setting, (seen, fresh), after)
+    return seen, fresh
 
 
 @cache

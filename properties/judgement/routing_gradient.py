@@ -17,7 +17,17 @@ from properties.protocol import Array
 from properties.rounding import Ball
 from properties.subject import Routed, Subject
 
-__all__ = ["complement", "gradient_ball", "held", "require_gradient", "require_no_gradient"]
+__all__ = [
+    "complement",
+    "few_digits",
+    "gradient_ball",
+    "held",
+    "require_gradient",
+    "require_no_gradient",
+]
+
+# Cotangents of pairs are multiples of this, up to so many times.
+EIGHTH, LARGEST_MULTIPLE = 1.0 / 8.0, 32
 
 
 def held(subject: Subject, cotangent: Array) -> Array:
@@ -27,6 +37,18 @@ def held(subject: Subject, cotangent: Array) -> Array:
     if np.abs(cotangent).max(initial=0.0) > largest:
         cotangent = np.clip(cotangent, -largest, largest)
     return subject.round_to_routing(subject.round_to_storage(cotangent))
+
+
+def few_digits(subject: Subject, eighths: Array) -> Array:
+    """Multiples of 1/8 up to 4, or in float8 so few of them that storage holds 2 c - 3 c', too.
+
+    p bits hold every integer up to 2^p, and 5 times the largest multiple is at most that.
+    """
+    multiples = int(1.0 / (5.0 * subject.arithmetic.stored.roundoff))
+    if multiples >= LARGEST_MULTIPLE:
+        return eighths
+    fewer: Array = EIGHTH * np.rint(eighths / EIGHTH * multiples / LARGEST_MULTIPLE)
+    return fewer
 
 
 def gradient_ball(subject: Subject, logits: Array, routed: Routed, cotangent: Array) -> Any:
