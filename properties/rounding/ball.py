@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -31,21 +31,33 @@ _SCALARS = (int, float, np.integer, np.floating)
 __all__ = ["Ball", "lifted", "made", "ratio"]
 
 
+class Origin(NamedTuple):
+    """Of a mean of squares, or its root: the ball that was squared, and how many were averaged."""
+
+    squared: Any
+    number: float
+
+
 class Ball(NDArrayOperatorsMixin):
     """A float64 ``value`` with a ``radius`` (>= 0, inf for no claim) of the same shape.
 
     ``radius`` may broadcast to ``value``. Raises ValueError for a negative or NaN radius.
     ``bounds`` holds for every element whatever its radius; the operations find it themselves.
     ``floor``, where it is not None, is a lower end (>= 0) of each element, beside the radius: that
-    of a square is nearer than the radius, which reaches equally far to both sides.
+    of a square is nearer than the radius, which reaches equally far to both sides. ``least_size``,
+    where it is not None, is how far from 0 each element is at least, on its value's side: of a
+    quotient that overflows, the radius no longer tells that. ``origin`` marks squares, their mean,
+    and its root, so that a quotient by it is known not to exceed the root of their number.
     """
 
-    __slots__ = ("_spread", "arithmetic", "bounds", "floor", "value")
+    __slots__ = ("_spread", "arithmetic", "bounds", "floor", "least_size", "origin", "value")
 
     value: Float64s
     arithmetic: Arithmetic
     bounds: Bounds
     floor: Float64s | None
+    least_size: Float64s | None
+    origin: Origin | None
     _spread: Float64s | None
 
     def __init__(self, value: Any, radius: Any, arithmetic: Arithmetic) -> None:
@@ -57,6 +69,8 @@ class Ball(NDArrayOperatorsMixin):
         self.arithmetic = arithmetic
         self.bounds = FREE
         self.floor = None
+        self.least_size = None
+        self.origin = None
 
     @classmethod
     def exact(cls, values: Any, arithmetic: Arithmetic) -> Ball:
@@ -200,6 +214,8 @@ def made(
     ball.arithmetic = arithmetic
     ball.bounds = bounds
     ball.floor = floor
+    ball.least_size = None
+    ball.origin = None
     return ball
 
 

@@ -17,12 +17,15 @@ import numpy as np
 from properties.rounding import bounds as known
 from properties.rounding import extended
 from properties.rounding.arithmetic import Float64s, Rule
-from properties.rounding.ball import Ball, made
+from properties.rounding.ball import Ball, Origin, made
 from properties.rounding.decision import Bools
 from properties.rounding.dispatch import takes_ufunc
 
 # An argument of exp beyond this has left the range of every format.
 _FAR = 1e4
+
+# The radius of the operands' radii rounds, too.
+_ROUNDED_UP = 1.0 + 2.0**-50
 
 
 @takes_ufunc(np.add)
@@ -56,7 +59,9 @@ def _sum(
             radius = np.where(zero, 0.0 if spread is None else spread, radius)
     inside = magnitude <= rule.reach
     if _all(inside):
-        return made(z, radius, x.arithmetic, bounds, _floor_of_sum(x, y, interval, rule))
+        origin = x.origin if interval is extended.add and y.bounds[0] >= 0.0 else None
+        floor = _floor_of_sum(x, y, interval, rule)
+        return _from(origin, made(z, radius, x.arithmetic, bounds, floor))
     return extended.binary(interval, x, y, z, radius, inside, rule, bounds)
 
 
@@ -116,7 +121,34 @@ def divide(x: Ball, y: Ball) -> Ball:
     if not (_all(inside) and _all(y_least >= low) and _all(y_size <= high)):
         inside = inside & (y_least >= low) & (y_size <= high)
         return extended.binary(extended.divide, x, y, z, radius, inside, rule, bounds)
+    if y.origin is not None and y.origin.squared is x:
+        radius = np.minimum(radius, _most_over_root(x, y_least, y.origin) + np.abs(z))
     return made(z, _capped(radius, z, bounds), x.arithmetic, bounds)
+
+
+def _most_over_root(x: Ball, root_least: Any, origin: Origin) -> Any:
+    """How large x over the root of the mean of its own squares may come out: sqrt(n) and roundings.
+
+    No sum of squares is less than one of them, for rounding is monotone. What remains is the
+    rounding of that square, of its quotient by n, of eps and the root, and of x itself, of which
+    the square may have been taken before it was stored; a square may also underflow.
+    """
+    arithmetic, rules = x.arithmetic, x.arithmetic.rules
+    kept = (1.0 - arithmetic.computed.roundoff) / (1.0 + arithmetic.accumulated.roundoff) ** 2
+    for operation in ("square", "mean", "add"):
+        kept *= max(1.0 - rules[operation].share, 0.0)
+    kept *= max(1.0 - rules["sqrt"].share, 0.0) ** 2
+    grown = (1.0 + rules["divide"].share) * (1.0 + rules["store"].share) ** 2
+    lost = 4.0 * (arithmetic.computed.underflow + arithmetic.accumulated.underflow)
+    if not kept > 0.0:
+        return np.inf
+    return grown * np.sqrt(origin.number / kept * (1.0 + lost / np.square(root_least)))
+
+
+def _from(origin: Origin | None, ball: Ball) -> Ball:
+    """The ball as a statistic of squares, if it is one."""
+    ball.origin = origin
+    return ball
 
 
 def _least_divisor(y: Ball, size: Any) -> Any:
@@ -143,7 +175,7 @@ def square(x: Ball) -> Ball:
         if x.spread is not None:
             size = np.abs(x.value)
             floor = _lowered(np.square(np.maximum(size - x.spread - size * 2.0**-51, 0.0)), rule)
-        return made(z, radius, x.arithmetic, known.NON_NEGATIVE, floor)
+        return _from(Origin(x, 1.0), made(z, radius, x.arithmetic, known.NON_NEGATIVE, floor))
     return extended.unary(extended.square, x, z, radius, inside, rule, known.NON_NEGATIVE)
 
 
@@ -169,7 +201,7 @@ def sqrt(x: Ball) -> Ball:
         radius, inside = _rounded(magnitude, spread, rule), magnitude <= rule.reach
     if _all(inside):
         floor = None if x.floor is None else _lowered(np.sqrt(x.floor), rule)
-        return made(z, radius, x.arithmetic, bounds, floor)
+        return _from(x.origin, made(z, radius, x.arithmetic, bounds, floor))
     return extended.unary(extended.sqrt, x, z, radius, inside, rule, bounds)
 
 
@@ -215,6 +247,10 @@ def tanh(x: Ball) -> Ball:
     radius = _rounded(magnitude if spread is None else magnitude + spread, spread, rule)
     farthest = magnitude + (1.0 + 2.0**-51)
     radius = np.minimum(radius, farthest)
+    if x.least_size is not None:  # an argument that overflowed: between its least size and 1
+        least = np.tanh(x.least_size)
+        ends = np.maximum(1.0 - magnitude, magnitude - least) + rule.share
+        radius = np.where(x.least_size > 0.0, np.fmin(radius, ends), radius)
     finite = np.isfinite(x.value)
     if not _all(finite):
         radius = np.where(np.isnan(radius), np.where(np.isnan(z), np.inf, farthest), radius)
@@ -263,7 +299,7 @@ def _rounded(magnitude: Any, spread: Any, rule: Rule, *factors: Ball) -> Any:
     """
     radius = magnitude * rule.share
     if spread is not None:
-        radius = radius + spread
+        radius = radius + spread * _ROUNDED_UP
     radius = radius + rule.underflow
     if np.count_nonzero(magnitude) != magnitude.size:
         zero = magnitude == 0.0

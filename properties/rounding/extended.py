@@ -212,7 +212,12 @@ def _settled(
     anew = np.where(unknown | np.isnan(anew), np.inf, anew)
     anew = np.where(exact_nan, 0.0, anew)
     value = np.where(unknown | exact_nan, np.nan, z)
-    return made(value, anew, x.arithmetic, bounds)
+    settled = made(value, anew, x.arithmetic, bounds)
+    # What overflows becomes infinite, or in a unit that truncates the largest number.
+    least = np.fmax(np.where(z > 0.0, low, -high), 0.0)
+    least = np.fmax(least * np.maximum(1.0 - share, 0.0) - rule.underflow, 0.0)
+    settled.least_size = np.where(unknown | exact_nan, 0.0, np.fmin(least, rule.largest))
+    return settled
 
 
 def _anywhere(masks: tuple[Bools, ...]) -> Any:

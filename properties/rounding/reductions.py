@@ -1,19 +1,24 @@
 """Sums, means, extrema and matrix products of balls.
 
-A sum of n terms is bounded for every order of summation: each term meets at most n - 1 additions,
-so the error is at most ((1 + u)^(n-1) - 1) times the sum of absolute values, the gauge. Terms that
-are exactly 0 are not counted, for adding them is exact.
+A sum of n numbers of the format, added in any order with rounding to nearest, is wrong by at most
+(n - 1) u times the sum of absolute values, the gauge: Jeannerod and Rump, Improved error bounds for
+inner products in floating-point arithmetic, SIAM J. Matrix Anal. Appl. 34 (2013). No condition on n
+is needed, because an addition never errs by more than its smaller operand; the classical factor
+(1 + u)^(n-1) - 1 is larger, and 1 / (1 - n u) ends at n u = 1. Terms that have to be rounded first,
+or products that are fused with the additions, cost one u more. Terms that are exactly 0 are not
+counted, for adding them is exact.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from properties.rounding import bounds as known
 from properties.rounding.arithmetic import REFERENCE_ROUNDOFF, Arithmetic, Float64s, Rule
-from properties.rounding.ball import Ball, made
+from properties.rounding.ball import Ball, Origin, made
 from properties.rounding.dispatch import refuse, takes_function, takes_ufunc
 
 _add: Any = np.add.reduce
@@ -35,9 +40,11 @@ def total(
     roundings = additions + _cast(arithmetic) * np.minimum(terms.count, 1.0)
     radius = _accumulated(terms, roundings, additions, arithmetic)
     result = _finished(terms, radius, arithmetic, bounds, axis, keepdims)
-    if ball.floor is not None:
-        floor = _add(ball.floor, axis=axis, keepdims=keepdims)
-        result.floor = _floor_of_total(floor, roundings, terms.length, arithmetic)
+    if ball.bounds[0] >= 0.0:
+        least = _floor_of_terms(ball)
+        floor = _add(least, axis=axis, keepdims=keepdims)
+        largest = _most(least, axis=axis, keepdims=keepdims, initial=0.0)
+        result.floor = _floor_of_total(floor, largest, roundings, terms.length, arithmetic)
     return result
 
 
@@ -61,7 +68,10 @@ def mean(
     floor = None
     if summed.floor is not None:
         floor = np.maximum(summed.floor / count * (1.0 - rule.share) - underflow, 0.0)
-    return made(z, radius, arithmetic, summed.bounds, floor)
+    result = made(z, radius, arithmetic, summed.bounds, floor)
+    if keepdims and ball.origin is not None and ball.origin.number == 1.0:
+        result.origin = Origin(ball.origin.squared, count)
+    return result
 
 
 class _Terms(NamedTuple):
@@ -96,17 +106,34 @@ def _cast(arithmetic: Arithmetic) -> float:
 
 
 def _accumulated(terms: _Terms, roundings: Any, additions: Any, arithmetic: Arithmetic) -> Any:
-    share = arithmetic.growth(roundings) + additions * REFERENCE_ROUNDOFF
-    radius = terms.spread + terms.gauge * share + roundings * arithmetic.accumulated.underflow
+    share = arithmetic.accumulated.roundoff * roundings + additions * REFERENCE_ROUNDOFF
+    # A number that is flushed to 0 is a further term, whose own effect is rounded as others are.
+    underflow = roundings * arithmetic.accumulated.underflow * (1.0 + share)
+    radius = terms.spread + terms.gauge * share + underflow
     if arithmetic.computed.roundoff > arithmetic.accumulated.roundoff:
         radius = radius + _final_rounding(terms.value, radius, roundings, arithmetic)
     return radius * (1.0 + (terms.length + 8.0) * REFERENCE_ROUNDOFF)
 
 
-def _floor_of_total(floor: Any, roundings: Any, length: float, arithmetic: Arithmetic) -> Any:
-    """The lower end of a sum of terms that are at least 0 and add up to ``floor`` or more."""
-    share = arithmetic.growth(roundings) + (length + 8.0) * REFERENCE_ROUNDOFF
-    least = floor * (1.0 - share) - roundings * arithmetic.accumulated.underflow
+def _floor_of_terms(ball: Ball) -> Any:
+    """The lower ends of terms that are at least 0."""
+    least = ball.value if ball.spread is None else ball.value - ball.spread * (1.0 + 2.0**-51)
+    least = np.where(np.isfinite(least), np.fmax(least, 0.0), 0.0)
+    return least if ball.floor is None else np.fmax(least, ball.floor)
+
+
+def _floor_of_total(
+    floor: Any, largest: Any, roundings: Any, length: float, arithmetic: Arithmetic
+) -> Any:
+    """The lower end of a sum of terms that are at least 0 and add up to ``floor`` or more.
+
+    Each rounding to nearest leaves 1 / (1 + u) of its operand. And as rounding is monotone, no sum
+    is less than its ``largest`` term, however many terms there are.
+    """
+    one = 1.0 / (1.0 + arithmetic.accumulated.roundoff)
+    share = np.exp(-roundings * math.log1p(arithmetic.accumulated.roundoff))
+    least = np.maximum(floor * share, largest * one) * (1.0 - (length + 8.0) * REFERENCE_ROUNDOFF)
+    least = least - roundings * arithmetic.accumulated.underflow
     if arithmetic.computed.roundoff > arithmetic.accumulated.roundoff:
         least = least * (1.0 - arithmetic.computed.roundoff) - arithmetic.computed.underflow
     return np.fmax(least, 0.0)
@@ -222,10 +249,10 @@ def matmul(x: Ball, y: Ball) -> Ball:
     terms = _product_terms(x, y)
     additions = np.maximum(terms.count - 1.0, 0.0)
     product = arithmetic.computed.roundoff
-    growth = arithmetic.growth(additions + _cast(arithmetic))
-    share = product + growth * (1.0 + product) + terms.count * REFERENCE_ROUNDOFF
+    added = arithmetic.accumulated.roundoff * (additions + _cast(arithmetic))
+    share = product + added * (1.0 + product) + terms.count * REFERENCE_ROUNDOFF
     underflow = arithmetic.computed.underflow + arithmetic.accumulated.underflow
-    radius = terms.spread + terms.gauge * share + terms.count * underflow
+    radius = terms.spread + terms.gauge * share + terms.count * underflow * (1.0 + share)
     if product > arithmetic.accumulated.roundoff:
         radius = radius + _final_rounding(terms.value, radius, terms.count, arithmetic)
     radius = radius * (1.0 + (terms.length + 8.0) * REFERENCE_ROUNDOFF)

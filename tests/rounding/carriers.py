@@ -27,7 +27,7 @@ _MOVES = (
     np.expand_dims,
     np.squeeze,
 )
-_COMPARISONS = (np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal)
+COMPARISONS = (np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal)
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -48,7 +48,7 @@ class Carrier(NDArrayOperatorsMixin):
         if method != "__call__" or kwargs:
             return NotImplemented
         operands = [self._held(x) for x in inputs]
-        if ufunc in _COMPARISONS:
+        if ufunc in COMPARISONS:
             return np.asarray(ufunc(*operands), dtype=np.bool_)
         return self._like(self.table[ufunc](*operands))
 

@@ -25,6 +25,9 @@ Hold = Callable[[Any], Any]
 M, N, K, D, L, H, SHARED = 5, 4, 2, 9, 6, 7, 2
 CONFIG = reference.LayerConfig(top_k=K)
 
+# Tokens whose routed sum is small against sqrt(eps), so that the norm only scales it.
+FAINT = 1e-2
+
 __all__ = ["COMPOSITES", "Drawn", "holding", "parts"]
 
 
@@ -178,11 +181,13 @@ def _joined(parameters: Any) -> Any:
     return np.concatenate([part.reshape(-1) for _, part in parts(parameters)])
 
 
-def _layer(pattern: Pattern, *, vjp: bool = False) -> Callable[[Rng, Hold], Drawn]:
+def _layer(
+    pattern: Pattern, *, vjp: bool = False, amplitude: float = 1.0
+) -> Callable[[Rng, Hold], Drawn]:
     def draw(rng: Rng, hold: Hold) -> Drawn:
         ids = _expert_ids(rng)
         arrays = [
-            rng.normal(size=(M, D)),
+            amplitude * rng.normal(size=(M, D)),
             _matrices(rng, (N, D), "dense"),
             _matrices(rng, (L, D), pattern),
             rng.uniform(0.5, 2.0, L),
@@ -261,6 +266,8 @@ COMPOSITES: dict[str, Callable[[Rng, Hold], Drawn]] = {
     "experts_vjp, dense": _experts("dense", vjp=True),
     "layer, thin": _layer("thin"),
     "layer, dense": _layer("dense"),
+    "layer, dense, faint": _layer("dense", amplitude=FAINT),
     "layer_vjp, thin": _layer("thin", vjp=True),
     "layer_vjp, dense": _layer("dense", vjp=True),
+    "layer_vjp, dense, faint": _layer("dense", vjp=True, amplitude=FAINT),
 }

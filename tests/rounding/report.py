@@ -1,6 +1,6 @@
 """docs/rounding.md: how often, how far and how closely radii hold, by operation and precision.
 
-python -m tests.rounding.report            writes the page, in a few minutes
+python -m tests.rounding.report            writes the page, in a quarter of an hour
 python -m tests.rounding.report --quick    prints it with a tenth of the cases
 """
 
@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "rounding.md"
 HEAD = Path(__file__).parent / "rounding_page.md"
 
 PROGRAMS, PROGRAM_MACHINES = 1000, 4
-COMPOSITE_CASES, COMPOSITE_MACHINES = 24, 6
+COMPOSITE_CASES, COMPOSITE_MACHINES, DIRECTED_CASES = 24, 6, 16
 
 # The formats of compute, accumulate and storage behind the short names.
 TITLES = {
@@ -144,11 +144,12 @@ def operation_rows(names: Sequence[str] | dict[str, object]) -> Iterator[str]:
 
 
 def formula_rows(names: Sequence[str] | dict[str, object], cases: int) -> Iterator[str]:
-    """A row per result; those of two lines of the table tell median / worst, and the radius."""
+    """A row per result: median / worst by chance / worst on purpose, and the radius."""
     yield from _heads("formula")
+    directed = max(2, round(DIRECTED_CASES * cases / COMPOSITE_CASES))
     for name in names:
         columns = [
-            composite_figures(name, format_name, cases, COMPOSITE_MACHINES)
+            composite_figures(name, format_name, cases, COMPOSITE_MACHINES, directed)
             for format_name in TITLES
         ]
         for key in dict.fromkeys(key for column in columns for key in column):
@@ -175,10 +176,12 @@ def _row(name: str, figures: Sequence[Figures | None]) -> str:
 
 
 def _cell(found: Figures | None) -> str:
-    """Median and worst ratio; after it the radius in units where there is one to tell."""
+    """Median ratio, the worst by chance and on purpose, and the radius, as far as there are any."""
     if found is None:
         return "–"
-    worst = f"{found.worst:.2g}"
+    worst = f"{found.chance:.2g}"
+    if found.directed is not None:
+        worst += f" / {found.directed:.2g}"
     cell = f"{found.median:.2g} / " + (f"**{worst}**" if found.worst < 1.0 / LOOSEST else worst)
     if found.units.size:
         cell += f" ({_short(float(np.median(found.units)))} u)"

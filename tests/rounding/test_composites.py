@@ -7,10 +7,10 @@ import pytest
 
 from properties.rounding import Arithmetic, Ball
 from tests.rounding.composites import COMPOSITES, holding
-from tests.rounding.sharpness import LOOSEST, composite_figures, digit_ratios
+from tests.rounding.sharpness import LOOSEST, Figures, composite_figures, digit_ratios
 from tests.rounding.simulation import FORMATS
 
-CASES, MACHINES = 4, 3
+CASES, MACHINES, DIRECTED_CASES = 4, 3, 2
 VECTOR_JACOBIAN = [name for name in COMPOSITES if "_vjp" in name]
 
 # Every declared precision that a layer may come in.
@@ -21,19 +21,30 @@ DECLARED = {
 }
 
 
+def figures_of(name: str, format_name: str) -> dict[str, Figures]:
+    return composite_figures(name, format_name, CASES, MACHINES, DIRECTED_CASES)
+
+
 @pytest.mark.parametrize("name", COMPOSITES)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_no_machine_leaves_the_ball_of_a_formula(name: str, format_name: str) -> None:
-    for figures in composite_figures(name, format_name, CASES, MACHINES).values():
+    for figures in figures_of(name, format_name).values():
         assert figures.worst <= 1.0
 
 
 @pytest.mark.parametrize("name", [name for name in COMPOSITES if not name.startswith("layer")])
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_radii_of_formulas_are_within_reach_of_errors(name: str, format_name: str) -> None:
-    for key, figures in composite_figures(name, format_name, CASES, MACHINES).items():
-        if format_name != "float64":  # there the reference's own errors are most of the radius
-            assert figures.worst >= 1.0 / LOOSEST, key
+    for key, figures in figures_of(name, format_name).items():
+        assert figures.worst >= 1.0 / LOOSEST, key
+
+
+@pytest.mark.parametrize("name", ["experts_vjp, dense", "layer, dense", "layer_vjp, thin"])
+@pytest.mark.parametrize("format_name", ["float32", "float64"])
+def test_machines_that_err_on_purpose_err_more(name: str, format_name: str) -> None:
+    for key, figures in figures_of(name, format_name).items():
+        assert figures.directed is not None
+        assert figures.directed > figures.chance, key
 
 
 @pytest.mark.parametrize("name", COMPOSITES)

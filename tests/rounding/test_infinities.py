@@ -115,6 +115,21 @@ def test_a_hyperbolic_tangent_never_leaves_its_interval(format_name: str) -> Non
     np.testing.assert_allclose(bounded.radius, 1.0 + np.abs(np.tanh(values)), rtol=1e-15)
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_tanh_of_what_overflows_upwards_is_one(format_name: str) -> None:
+    """A quotient beyond the largest number is that number or infinite, and has a sign."""
+    arithmetic = FORMATS[format_name]
+    largest = arithmetic.computed.largest
+    values = np.array([largest, -largest, largest / 2, 0.0])
+    quotient = Ball.exact(values, arithmetic) / 0.25
+    np.testing.assert_array_equal(quotient.radius[:3], INF)
+    bounded = np.tanh(quotient)
+    np.testing.assert_array_equal(bounded.value, [1.0, -1.0, 1.0, 0.0])
+    assert (bounded.radius <= 20 * arithmetic.computed.roundoff).all()
+    unsure = np.tanh(Ball([0.5], [1.0], arithmetic) * np.array([largest]))
+    assert unsure.radius[0] >= 1.5
+
+
 def test_overflow_follows_the_coarsest_range_on_the_way() -> None:
     half = Arithmetic("float16", "float32", "float32")
     x = Ball.exact([300.0], half)

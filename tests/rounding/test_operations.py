@@ -9,10 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 
+import reference_numpy
 from properties.rounding import Ball, ratio
 from properties.rounding.arithmetic import Arithmetic
 from tests.rounding.programs import DIGITS, IN_DIGITS, digits, distance_over_radius
-from tests.rounding.simulation import FORMATS, Machine, drawn, machines
+from tests.rounding.simulation import FORMATS, Machine, drawn, machines, nearest
 
 SHAPE = (40, 8)
 MACHINES = 40
@@ -163,9 +164,58 @@ def test_roots_of_mean_squares_know_both_of_their_ends(share: float) -> None:
     farthest = max(root.value[0] - least, most - root.value[0])
     assert farthest <= root.radius[0] <= farthest * (1.0 + 2 * share**2)
     assert 0.99 * least <= root.floor[0] <= least
-    quotient = ball / root
+    independent = Ball(x, share * np.abs(x), FORMATS["float64"])
+    quotient = independent / root
     assert (quotient.radius >= (1 + share) * np.abs(x) / least - np.abs(quotient.value)).all()
     assert (quotient.radius <= (1 + 2 * share) * np.abs(x) / least).all()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_no_number_over_its_own_root_mean_square_exceeds_the_root_of_their_count(
+    format_name: str,
+) -> None:
+    """However little is known of the row; numbers from anywhere in the ball stay inside."""
+    arithmetic, rng = FORMATS[format_name], np.random.default_rng(8)
+    x = nearest(rng.normal(size=(200, 5)), arithmetic.computed)
+    ball = Ball(x, np.full(x.shape, 2.0), arithmetic)
+    roots = np.sqrt(np.mean(np.square(ball), axis=-1, keepdims=True) + 0.01)
+    quotient = ball / roots
+    unit = max(arithmetic.computed.roundoff, arithmetic.stored.roundoff)
+    most = np.sqrt(5.0) * (1.0 + 32 * unit)
+    assert (quotient.radius <= most + np.abs(quotient.value)).all()
+    assert (quotient.radius + np.abs(quotient.value) >= np.sqrt(5.0) * (1 - 1e-12)).all()
+    for machine in machines(arithmetic, rng, MACHINES):
+        moved = np.where(rng.random(x.shape) < 0.7, 0.0, x + rng.uniform(-2.0, 2.0, x.shape))
+        inside = machine.read(np.clip(moved, x - 1.99, x + 1.99))
+        squares = machine.mean(machine.square(inside))[..., None]
+        found = machine.over_root(inside, machine.add(squares, machine.read(0.01)))
+        assert (ratio(found, quotient) <= 1.0).all()
+
+
+def test_a_row_that_is_divided_by_the_root_of_another_is_not_bounded_by_it() -> None:
+    x, y = (Ball(np.array([[v, 1.0]]), np.full((1, 2), 0.5), FORMATS["float32"]) for v in (5.0, 0))
+    root = np.sqrt(np.mean(np.square(y), axis=-1, keepdims=True))
+    assert (x / root).value[0, 0] + (x / root).radius[0, 0] > 5.0
+    column = np.sqrt(np.mean(np.square(x), axis=-1))  # not kept: it would meet other rows
+    assert column.origin is None
+
+
+@pytest.mark.parametrize("count", [300, 896, 4096])
+def test_sums_that_stagnate_stay_in_a_finite_ball_and_above_their_floor(count: int) -> None:
+    """256 is the last number to which bfloat16 can add 1: n u is more than 1, and bounds hold."""
+    arithmetic = FORMATS["bfloat16"]
+    partial = 0.0
+    for _ in range(count):
+        partial = float(arithmetic.computed.rounded(np.array(partial + 1.0)))
+    assert partial == 256.0
+    summed = np.sum(np.square(Ball.exact(np.ones((1, count)), arithmetic)), axis=1)
+    assert 0.0 < summed.floor[0] <= partial
+    assert 1.0 / LOOSEST <= ratio(np.array([partial]), summed)[0] <= 1.0
+    norm = reference_numpy.rms_norm(
+        Ball.exact(np.ones((1, count)), arithmetic), np.ones(count), eps=0.0
+    )
+    assert np.isfinite(norm.radius).all()
+    assert ratio(np.full((1, count), np.sqrt(count / partial)), norm).max() <= 1.0
 
 
 def test_sums_and_products_attain_the_radii_of_their_terms() -> None:

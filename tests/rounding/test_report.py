@@ -62,6 +62,17 @@ def test_rows_of_formulas_come_out_again() -> None:
     require_rows(list(digit_rows(("situ_glu, about 1", "experts, thin")))[2:])
 
 
+def test_only_what_is_explained_is_further_than_a_hundred_errors_from_the_worst_of_them() -> None:
+    """Bold: gradients of dense layers computed in bfloat16, for the reason that the page gives."""
+    columns = list(TITLES.values())
+    bold = [line for line in PAGE.read_text().splitlines() if line.startswith("|") and "**" in line]
+    for line in bold:
+        name, *cells = line.strip("|").split(" | ")
+        assert name.strip().startswith("layer_vjp, dense: "), line
+        for title, cell in zip(columns, cells, strict=True):
+            assert "**" not in cell or title.startswith("bfloat16"), line
+
+
 def test_the_page_has_a_row_for_each_operation_formula_and_arithmetic() -> None:
     written = PAGE.read_text()
     for name in (*CASES, *COMPOSITES, *TITLES.values()):

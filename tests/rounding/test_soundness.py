@@ -86,6 +86,9 @@ def check_machine(
         wrong |= (numbers < ball.bounds[0]) | (numbers > ball.bounds[1])
         if ball.floor is not None:
             wrong |= numbers < ball.floor
+        if ball.least_size is not None:
+            nearer = numbers * np.sign(ball.value) < ball.least_size
+            wrong |= nearer & (ball.least_size > 0.0)
         wrong |= np.isnan(numbers) & ~np.isnan(ball.value)
         assert not wrong.any(), (
             f"step {place} of program {seed}, {vars(machine)}\n{lines(program)}\n"
