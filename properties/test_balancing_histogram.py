@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from properties.judgement.balancing import (
     Allowed,
     Bins,
@@ -193,6 +195,9 @@ def test_qb_hist_bins(subject: Subject, inputs: HistogramInputs) -> None:
     require_range(subject)
     batch, balancer = observed(subject, inputs)
     logits = valid_rows(batch)
+    if not logits.shape[0] and balancer.histogram is None:
+        logits = np.zeros((1, batch.bias.shape[0]))  # counts may be made for the first token
+        balancer.observe(logits)
     require_bins(subject, histogram_of(balancer), logits, batch.bias, batch.top_k)
 
 

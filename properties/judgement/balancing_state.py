@@ -44,7 +44,7 @@ from properties.strategies.balancing_state import MicroBatch, Setup
 from properties.subject import Routed, Subject
 from reference_numpy.balancing import NUM_BINS, HistogramBalancer
 
-__all__ = ["Followed", "Saved", "representable", "require_observed"]
+__all__ = ["Followed", "Saved", "representable", "require_observed", "same_entry"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,9 @@ class Followed:
     def save(self) -> Saved:
         """The state dict, required to hold the bias and, unless it says None, the counts."""
         state = deepcopy(self.balancer.state_dict())  # PyTorch's is a view of what goes on changing
-        bias_N = _numbers(state, "bias") * self.subject.conventions.bias_sign
+        # A state may hold the bias in a finer format than the one that routes.
+        bias_N = self.subject.round_to_routing(_numbers(state, "bias"))
+        bias_N = bias_N * self.subject.conventions.bias_sign
         if not np.array_equal(bias_N, self.bias):
             raise ViolationError(f"the state dict has the bias {bias_N}; in force is {self.bias}")
         counts_NB = None
@@ -196,7 +198,7 @@ class Followed:
         The switch is not part of the state's keys; where a state may have moved it, it is reset.
         """
         for key, array in saved.arrays.items():
-            if isinstance(array, np.ndarray) and not np.array_equal(array, saved.state[key]):
+            if isinstance(array, np.ndarray) and not same_entry(array, saved.state[key]):
                 raise ViolationError(f"the balancer wrote into the {key!r} that it had loaded")
         self.balancer.load_state_dict(saved.state)
         counts_NB = np.zeros_like(self.counts) if saved.counts is None else saved.counts
@@ -302,6 +304,15 @@ def require_observed(
         biased = scored(subject, logits_MN, bias_N).biased
         expected = cutoff_ball(biased, top_k)
         within(subject, routed.cutoff, expected, "the cutoff of observe")
+
+
+def same_entry(one: Any, other: Any) -> bool:
+    """Whether an entry of a state dict is what it was, which may be NaN."""
+    if np.array_equal(one, other):
+        return True
+    arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+    alike = arrays and (one.dtype, one.shape) == (other.dtype, other.shape)
+    return alike and one.tobytes() == other.tobytes()
 
 
 def _numbers(state: dict[str, Any], key: str) -> Array:

@@ -218,13 +218,15 @@ def weights_ball(subject: Subject, scores_MN: Any, routed: Routed) -> Any:
 def weighed(subject: Subject, scores_MN: Any, routed: Routed) -> Array:
     """The tokens (M,) that have weights: with a declared epsilon of 0, S may be 0, and p 0/0.
 
-    Where S may be subnormal it may be read as 0.
+    So it is with an epsilon that the format of routing rounds to 0. Where S may be subnormal it may
+    be read as 0.
     """
     chosen: Any = np.take_along_axis(scores_MN, routed.expert_ids, axis=1)
     least = 2.0 * subject.routing_arithmetic().computed.smallest_normal
     certain: Array = (chosen.value - chosen.radius).sum(axis=1) > least
     divided = renormalised(subject, routed.expert_ids.shape[1])
-    return certain | (not divided or subject.conventions.weight_epsilon > 0.0)
+    epsilon = subject.round_to_routing(np.array(subject.conventions.weight_epsilon))
+    return certain | (not divided or bool(epsilon > 0.0))
 
 
 def require_weights(subject: Subject, routed: Routed, scores_MN: Any, what: str) -> None:
