@@ -12,10 +12,11 @@ from properties.judgement.pooled_counts import (
     require_one_reduction,
     traffic_programs,
 )
+from properties.judgement.pooled_life import Lives
 from properties.ranks import run
 from properties.registry import specification
 from properties.strategies import splits
-from properties.strategies.splits import SWEEP, RoundsInputs, TrafficInputs
+from properties.strategies.splits import SWEEP, LifeInputs, RoundsInputs, TrafficInputs
 from properties.subject import Subject
 
 
@@ -59,6 +60,41 @@ def test_qb_ranks(subject: Subject, inputs: RoundsInputs) -> None:
 
 
 @specification(
+    "QB-RANKS-STATE",
+    source="App. D",
+    needs=("ranks", "balancer"),
+    examples=12,
+    inputs=splits.lives(),
+)
+def test_qb_ranks_state(subject: Subject, inputs: LifeInputs) -> None:
+    """On several ranks, too, only training is counted, and what was loaded is pooled exactly.
+
+    Every rank observes in evaluation and updates, which changes nothing; where ``set_enabled`` is
+    offered, it observes and updates while disabled, which changes nothing either. Where states can
+    be loaded, each loads one bias and counts of its own, of none to 2^24 + 4 tokens; the
+    update reads the declared statistic of their sum, those of replicated tokens once, leaves
+    the same bias on all ranks and clears the counts, so that another one changes nothing. Where the
+    implementation is deterministic, that bias is bit for bit what one process makes of the sum.
+
+    Hypotheses: k < n, finite logits and bias; 2 and 4 ranks, arranged as in QB-RANKS; all of them
+    make the same calls. m k < 2^31 for all counts together.
+
+    Source and proof: App. D adds integers over ranks, and one process adds the same ones. A state
+    holds a rank's own pending counts, as ``histogram`` does.
+
+    Legal freedoms: those of QB-HIST-EXACT and QB-RANKS; states without counts are not loaded.
+
+    If it fails: ranks disagree on when to balance; counts travel in 8 or 16 bits, or as floats,
+    which no small batch shows; a restart puts the counts of all ranks on each of them, or on none
+    but the first; an evaluation that only some ranks leave out moves the bias of all.
+    """
+    require_range(subject)
+    for world in subject.worlds:
+        lives = Lives(subject, inputs, world)
+        lives.judge(run(subject, lives.programs(), "QB-RANKS-STATE"))
+
+
+@specification(
     "QB-TRAFFIC",
     source="App. D",
     needs=("ranks", "balancer"),
@@ -77,12 +113,15 @@ def test_qb_traffic(subject: Subject, inputs: TrafficInputs) -> None:
 
     Source: App. D's one reduction. Counts suffice, since the statistic is read from their sum.
 
-    Legal freedoms: any integer type; a reduce-scatter of the counts, rows perhaps filled up to a
-    multiple of W, and an all-gather of a rank's share of what it makes of them.
+    Legal freedoms: any integer type; up to n integers more beside the counts, as for totals or for
+    a slot of each expert outside the range. The two halves of an all-reduce: a reduce-scatter of
+    the counts, rows perhaps filled up to a multiple of W, and an all-gather of a rank's share of
+    what it makes of them; or a reduce to one rank, and a broadcast of what that one makes of them.
 
     If it fails: logits or required biases travel, which grows with the batch; counts travel as
-    floats, which from 2^24 tokens on are not exact; or there is a collective for each expert, each
-    micro-batch or each statistic, whose latency adds up over 92 layers.
+    floats, which from 2^24 tokens on are not exact; or all counts are gathered, which grows with
+    W; or there is a collective for each expert, each micro-batch or each statistic, whose latency
+    adds up over 92 layers.
     """
     world = min(subject.worlds, default=0)
     if not world:

@@ -21,13 +21,15 @@ from properties.judgement.balancing_runs import (
     rounded,
     valid_rows,
 )
+from properties.judgement.balancing_state import require_observed
 from properties.judgement.parallel import division, program_of
+from properties.judgement.routing import tokens as routed_tokens
 from properties.protocol import Array
 from properties.ranks import Collective, Program
 from properties.ranks.program import TRAFFIC
 from properties.strategies.balancing import BatchInputs
 from properties.strategies.splits import RoundsInputs, Split, TrafficInputs
-from properties.subject import Subject
+from properties.subject import Routed, Subject
 
 __all__ = ["Rounds", "require_one_reduction", "traffic_programs"]
 
@@ -81,9 +83,11 @@ class Rounds:
                 bias=first.bias,
             )
             for number, (batch, split) in enumerate(zip(self._batches, self._splits, strict=True)):
-                for rows in split.parts(rank):
-                    part = _rows(batch, rows)
-                    program.call_on("balancer", "observe", logits=part.logits, mask=part.mask)
+                for place, rows in enumerate(split.parts(rank)):
+                    part, answer = _rows(batch, rows), f"routing {number} {place}"
+                    program.call_on(
+                        "balancer", "observe", answer, logits=part.logits, mask=part.mask
+                    )
                 program.read("balancer", "histogram", f"histogram {number}")
                 program.call_on("balancer", "update")
                 program.read("balancer", "bias", f"bias {number}")
@@ -107,6 +111,7 @@ class Rounds:
                 for rows in group:
                     part = _rows(batch, rows)
                     alone.observe(part.logits, mask=part.mask)
+            self._routings(batch, split, number, answers)
             counts = self._counts(batch, split, seen)
             self._biases(batch, seen)
             follows = follows and _equal(counts, alone.histogram)
@@ -120,6 +125,20 @@ class Rounds:
                 )
             note_figure(self._subject, "counts equal those of one process in every bin", follows)
             bias = seen.biases[0]
+
+    def _routings(
+        self, batch: BatchInputs, split: Split, number: int, answers: list[dict[str, Any]]
+    ) -> None:
+        """What every rank's valid tokens were routed to, judged as one batch."""
+        routings, logits = [], []
+        for rank, answer in enumerate(answers):
+            for place, rows in enumerate(split.parts(rank)):
+                part = _rows(batch, rows)
+                valid = np.arange(len(rows)) if part.mask is None else np.flatnonzero(part.mask)
+                routings.append(routed_tokens(answer[f"routing {number} {place}"], valid))
+                logits.append(valid_rows(part))
+        pooled_MN = np.concatenate(logits)
+        require_observed(self._subject, _joined(routings), pooled_MN, batch.bias, batch.top_k)
 
     def _counts(self, batch: BatchInputs, split: Split, seen: Seen) -> Array | None:
         """The sum of the groups' counts, after judging them and the reduced ones."""
@@ -166,6 +185,16 @@ class Rounds:
 def _rows(batch: BatchInputs, rows: Array) -> BatchInputs:
     mask = None if batch.mask is None else batch.mask[rows]
     return replace(batch, logits=batch.logits[rows], mask=mask)
+
+
+def _joined(routings: list[Routed]) -> Routed:
+    """The tokens of all these routings."""
+    cutoffs: list[Any] = [routed.cutoff for routed in routings]
+    return routings[0]._replace(
+        expert_ids=np.concatenate([routed.expert_ids for routed in routings]),
+        weights=np.concatenate([routed.weights for routed in routings]),
+        cutoff=None if any(one is None for one in cutoffs) else np.concatenate(cutoffs),
+    )
 
 
 def _equal(counts: Array | None, others: Array | None) -> bool:
@@ -242,18 +271,23 @@ def require_one_reduction(
 
 
 def _is_one_reduction(seen: list[Collective], experts: int, bins: int, world: int) -> bool:
-    """One all-reduce of n B integers, or its two halves, by experts or by elements."""
+    """One all-reduce of n B integers, and up to n more, or its two halves.
+
+    These are a reduce-scatter, by experts or by elements, and an all-gather; or a reduce and a
+    broadcast.
+    """
     if not seen or not seen[0].dtype.startswith(("int", "uint")):
         return False
-    size = experts * bins
-    if len(seen) == 1:
-        return seen[0].kind.startswith("allreduce") and seen[0].elements == size
-    padded = -(-experts // world) * world * bins
-    scattered, gathered = seen[0], seen[1]
-    return (
-        len(seen) == 2
-        and "reducescatter" in scattered.kind
-        and "allgather" in gathered.kind
-        and size <= scattered.elements <= padded
-        and gathered.elements * world <= scattered.elements
-    )
+    size, most = experts * bins, experts * (bins + 1)
+    first, *rest = seen
+    if not rest:
+        return first.kind.startswith("allreduce") and size <= first.elements <= most
+    if len(rest) > 1:
+        return False
+    (second,) = rest
+    if "reducescatter" in first.kind and "allgather" in second.kind:
+        padded = -(-experts // world) * world * (bins + 1)
+        return size <= first.elements <= padded and second.elements * world <= first.elements
+    if first.kind == "reduce" and second.kind == "broadcast":
+        return size <= first.elements <= most and second.elements <= first.elements
+    return False

@@ -42,6 +42,7 @@ __all__ = [
     "Reordered",
     "Twice",
     "any_call",
+    "any_call_or_many_tokens",
     "as_long_as_a_tile",
     "backward_calls",
     "in_a_row",
@@ -142,10 +143,30 @@ LONGER_SIZES = _by_size(
 # Every how many seeds one is that long.
 LONGER = 3
 
+# More tokens than buffers of a few dozen hold, beside widths that cost little.
+MANY_TOKENS = _by_size(
+    [Sizes(m, n, k, 3, 5) for m in (65, 129, 300) for n, k in ((2, 1), (5, 2), (9, 3))]
+)
+
+# Every how many seeds one has that many.
+MANY = 8
+
 
 def any_call(fewest_tokens: int = 1) -> st.SearchStrategy[ExpertInputs]:
     """Every shape, crowd, amplitude and layout, with a cotangent of its own."""
     return _calls(_tables(lambda sizes: sizes.tokens >= fewest_tokens))
+
+
+def any_call_or_many_tokens() -> st.SearchStrategy[ExpertInputs]:
+    """The same; in one of eight cases there are up to 300 tokens."""
+
+    def seeded(seed: int) -> ExpertInputs:
+        if seed % MANY == MANY - 1:
+            return _drawn(np.random.default_rng(seed), _ranked(seed, MANY_TOKENS))
+        return _seeded(seed, tables)
+
+    tables = _tables()
+    return uniform_seeds().map(seeded)
 
 
 def backward_calls() -> st.SearchStrategy[ExpertInputs]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from properties.protocol import Array
 from properties.strategies import experts_seeded, layer_seeded
 from properties.strategies.balancing import BatchInputs
+from properties.strategies.balancing_state import ALL_BUT
 from properties.strategies.experts import ExpertInputs
 from properties.strategies.layer_seeded import GradientInputs
 from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
@@ -35,17 +36,24 @@ BINS = (1000, 64, 16, 3, 2)
 MOST_BINS = 60_000
 SCALES = (1.0, 3.0, 0.1, 30.0, 1e-4)
 ROUNDS = 2
+MANY_TOKENS, SMALL_LAYER = 130, 400
+MOST_GROUPS = 4
+
+# Tokens that a rank has counted: few, or all but three just past what 8, 11, 16 and 24 bits hold.
+TOTALS = (0, 0, 1, 40, *(ALL_BUT + 2**bits + 1 for bits in (8, 11, 16, 24)))
 
 # Token counts of a batch of which an update's traffic must not depend.
 SWEEP = (64, 4096, 65_536)
 
 __all__ = [
     "SWEEP",
+    "LifeInputs",
     "ParallelExperts",
     "ParallelLayer",
     "RoundsInputs",
     "Split",
     "TrafficInputs",
+    "lives",
     "parallel_experts",
     "parallel_layers",
     "rounds",
@@ -94,6 +102,20 @@ class RoundsInputs:
 
 
 @dataclass(frozen=True)
+class LifeInputs:
+    """A batch, and the ``totals`` of counts that each of up to four groups of ranks may load.
+
+    ``numbers`` says in which bins they are (see ``counts_around``), ``seed`` who has which tokens.
+    """
+
+    batch: BatchInputs
+    num_bins: int
+    totals: tuple[int, ...]
+    numbers: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
 class TrafficInputs:
     """Sizes of a balancer, and a seed of logits and of how they are divided."""
 
@@ -124,6 +146,22 @@ def rounds() -> st.SearchStrategy[RoundsInputs]:
     return uniform_seeds().map(_rounds)
 
 
+def lives() -> st.SearchStrategy[LifeInputs]:
+    """Small balancers; half of the groups load counts that few formats hold, some load none."""
+
+    def seeded(seed: int) -> LifeInputs:
+        rng = np.random.default_rng(seed)
+        num_experts, top_k = _one_of(rng, ((2, 1), (3, 1), (3, 2), (5, 2), (8, 3)))
+        logits = rng.integers(-8, 9, (int(rng.integers(1, 9)), num_experts)) / 4.0
+        bias = np.round(rng.standard_normal(num_experts) * _one_of(rng, (0.0, 1.0)) * 8.0) / 8.0
+        totals = [_one_of(rng, TOTALS) for _ in range(MOST_GROUPS)]
+        numbers = [int(number) for number in rng.integers(6**8, size=MOST_GROUPS)]
+        batch = BatchInputs(logits, bias, top_k)
+        return LifeInputs(batch, _one_of(rng, (4, 2, 64)), tuple(totals), tuple(numbers), seed)
+
+    return uniform_seeds().map(seeded)
+
+
 def traffic() -> st.SearchStrategy[TrafficInputs]:
     """A few experts, whose logits stay small at 65,536 tokens."""
 
@@ -137,13 +175,29 @@ def traffic() -> st.SearchStrategy[TrafficInputs]:
 
 
 def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
-    """Any number of experts, whoever they are crowded at."""
-    return st.builds(ParallelExperts, experts_seeded.any_call(), uniform_seeds())
+    """Any number of experts, whoever they are crowded at, and at times many tokens."""
+    calls = experts_seeded.any_call_or_many_tokens()
+    return st.builds(ParallelExperts, calls, uniform_seeds())
 
 
 def parallel_layers() -> st.SearchStrategy[ParallelLayer]:
-    """Any layer, a third of them so small that eps decides."""
-    return st.builds(ParallelLayer, layer_seeded.gradients(), uniform_seeds())
+    """Any layer, a third of them so small that eps decides, and at times many tokens."""
+    return st.builds(_with_many_tokens, layer_seeded.gradients(), uniform_seeds())
+
+
+def _with_many_tokens(inputs: GradientInputs, seed: int) -> ParallelLayer:
+    """Small layers, one in four of them with 130 tokens: its own, under changing signs."""
+    layer, width = inputs.layer, inputs.layer.x.shape[-1]
+    sizes = layer.parameters.gate_weight.size + layer.parameters.experts.gate_proj.size
+    if seed % 4 == 3 and layer.x.size and sizes <= SMALL_LAYER:
+        rng = np.random.default_rng((seed, 1))
+        signs = rng.choice([-1.0, 1.0], (MANY_TOKENS, width))
+        x, cotangent = (
+            signs * np.resize(np.reshape(array, (-1, width)), (MANY_TOKENS, width))
+            for array in (layer.x, inputs.cotangent)
+        )
+        inputs = replace(inputs, layer=replace(layer, x=x), cotangent=cotangent)
+    return ParallelLayer(inputs, seed)
 
 
 def split_of(seed: int, tokens: int, world: int, *, arranged: bool) -> Split:
@@ -156,7 +210,7 @@ def split_of(seed: int, tokens: int, world: int, *, arranged: bool) -> Split:
     replicas, sharing = 1, None
     if arranged:
         replicas = _one_of(rng, (1, 1, 2, world))
-        sharing = _one_of(rng, (None, None, 1, 2, world))
+        sharing = _one_of(rng, (None, 1, 2, 2, world))
     counts = _counts(rng, tokens, world // replicas)
     order = np.arange(tokens) if rng.random() < 0.5 else rng.permutation(tokens)
     own = np.split(order, np.cumsum(counts)[:-1])
