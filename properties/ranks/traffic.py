@@ -14,8 +14,11 @@ from typing import Any
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
-# They carry nothing of the caller's.
-WITHOUT_PAYLOAD = ("barrier", "monitored_barrier_", "recv_", "recv_any_source_", "wait_tensor")
+# They carry nothing of the caller's. Functional collectives wait, and wrap what they return.
+WITHOUT_PAYLOAD = (
+    *("barrier", "monitored_barrier_", "check_for_nan", "recv_", "recv_any_source_", "irecv"),
+    *("wait_tensor", "_wrap_tensor_autograd"),
+)
 
 __all__ = ["Collective", "Traffic"]
 
@@ -90,7 +93,7 @@ def _noted(operator: Any, args: Any, kwargs: Any) -> list[Collective]:
     handed = [
         tensor
         for part, value in {**named, **kwargs}.items()
-        if not part.startswith("output")
+        if not part.startswith("out")
         for tensor in _tensors(value)
     ]
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in handed}
