@@ -24,7 +24,8 @@ def test_qb_hist_model(subject: Subject) -> BalancerMachine:
     A case is a sequence of calls, in any order: observe (in training, in evaluation, masked, with
     padding only, without tokens, with 300), update, save, load into the same balancer or a fresh
     one, load a state with counts beyond 2^8, 2^11, 2^15, 2^16 or 2^24 and another bias, cast to
-    bfloat16 and back, switch off and on, observe under activation checkpointing. After each:
+    bfloat16 or float16 and back, switch off and on, observe under activation checkpointing. After
+    each:
 
     * what it returned is a legal routing by the bias in force (QB-OBSERVE);
     * only ``update`` and ``load_state_dict`` have changed the bias, bit for bit, and no other call

@@ -24,9 +24,12 @@ from properties.registry import specification
 from properties.strategies import balancing_state
 from properties.strategies.balancing_state import (
     ALL_BUT,
+    BIASES,
+    PATTERNS,
     Counted,
     History,
     MicroBatch,
+    Setup,
     counts_around,
     rows,
 )
@@ -35,6 +38,7 @@ from properties.subject import Subject
 # Just past what bfloat16, float16, int16, uint16 and float32 can count, and near m k = 2^31.
 TOTALS = tuple(ALL_BUT + 2**bits + 1 for bits in (8, 11, 15, 16, 24, 28))
 MOST_OBSERVED = 2**15
+MANY = 130
 FEWEST_BINS = 100
 
 
@@ -390,19 +394,36 @@ def _repeated(subject: Subject, inputs: Counted, total: int) -> MicroBatch:
     inputs=balancing_state.counted((2**8, 2**11, 2**15, 2**16)),
 )
 def test_qb_hist_many(subject: Subject, inputs: Counted) -> None:
-    """One micro-batch of equal tokens, up to 65,539 of them, is counted in full.
+    """One micro-batch of up to 65,542 tokens, all but the last ones equal, is counted in full.
 
-    Hypotheses: k < n, finite logits.
+    The last three are other tokens; where masks are offered, one of padding stands before them.
+    130 micro-batches of one token each are added to these counts, and one of all these tokens under
+    activation checkpointing, where that is offered.
 
-    Source and proof: App. D; all of an expert's counts fall into one bin, so that whatever adds
-    them up one by one, in parts, or in a format of its own has to hold the whole number.
+    Hypotheses: k < n, finite logits and bias.
+
+    Source and proof: App. D; nearly all of an expert's counts fall into one bin, so that whatever
+    adds them up one by one, in parts, or in a format of its own has to hold the whole number. The
+    last tokens are met by their own cutoffs and mask alone.
 
     Legal freedoms: those of QB-HIST-BINS.
 
-    If it fails: counts overflow inside a kernel, at batches of the size that training has.
+    If it fails: counts overflow inside a kernel, at batches of the size that training has, or there
+    is room for some dozens of micro-batches only.
     """
-    followed = Followed(subject, inputs.setup)
-    followed.observe(_repeated(subject, inputs, inputs.total + 3))
+    num_experts = inputs.setup.num_experts
+    (bias_N,) = rows([inputs.tokens[0]], num_experts, BIASES)
+    followed = Followed(subject, replace(inputs.setup, bias=bias_N))
+    last = rows([PATTERNS - 1 - inputs.number, *inputs.tokens], num_experts)
+    batch = _repeated(subject, inputs, inputs.total + ALL_BUT)
+    mask = np.ones(len(batch.logits) + len(last), bool)
+    mask[-len(last)] = False
+    batch = MicroBatch(np.concatenate([batch.logits, last]), mask)
+    followed.observe(representable(subject, batch))
+    more = representable(subject, MicroBatch(np.resize(last, (MANY, num_experts))))
+    followed.observe_one_by_one(more.logits)
+    if followed.balancer.offers("observe_recomputed"):
+        followed.observe_recomputed(more)
     followed.update()
 
 
@@ -587,9 +608,10 @@ def test_qb_state(subject: Subject, history: History) -> None:
     history=balancing_state.histories(2, 3),
 )
 def test_qb_apart(subject: Subject, history: History) -> None:
-    """Two balancers of one implementation share nothing: no call on one changes the other.
+    """Balancers of one implementation share nothing: no call on one changes another.
 
-    Both start alike, as those of two layers do, and are called in turn.
+    Two start alike, as those of two layers do, and are called in turn. A third one, of another k
+    where there is one, with the default bias and switched off where it can be, is made last.
 
     Hypotheses: k < n, finite logits and bias, any masks.
 
@@ -602,7 +624,11 @@ def test_qb_apart(subject: Subject, history: History) -> None:
     """
     batches = micro_batches(subject, history)
     one, other = start(subject, history, "one"), start(subject, history, "other")
+    last = Followed(subject, replace(_other_k(history.setup), bias=None), "last")
+    if last.balancer.offers("set_enabled"):
+        last.set_enabled(False)
     for batch in batches:
+        last.observe(batch)
         for first, second in ((one, other), (other, one)):
             first.observe(batch)
             second.require_unchanged(f"observing with {first.balancer.label}")
@@ -611,3 +637,10 @@ def test_qb_apart(subject: Subject, history: History) -> None:
         one.observe(batch)
         other.update()
         one.require_unchanged("updating other")
+    last.update()
+    last.require_unchanged("updating the others")
+
+
+def _other_k(setup: Setup) -> Setup:
+    """The same with another k < n, if there is one."""
+    return replace(setup, top_k=setup.top_k - 1 if setup.top_k > 1 else setup.num_experts - 1)

@@ -133,10 +133,18 @@ class Followed:
         self._require_memory(memory, what)
         return routed
 
+    def observe_one_by_one(self, logits_MN: Array) -> None:
+        """Count every token as a micro-batch of its own; what was counted is judged at the end."""
+        for first in range(len(logits_MN)):
+            self.balancer.observe(logits_MN[first : first + 1])
+        self._require_counted(logits_MN, f"observe, {len(logits_MN)} times,")
+
     def observe_recomputed(self, batch: MicroBatch) -> None:
         """Count a micro-batch whose forward runs twice."""
+        memory = self.balancer.bias_storage_id()
         self.balancer.observe_recomputed(batch.logits)
         self._require_counted(batch.logits, "observe_recomputed")
+        self._require_memory(memory, "observe_recomputed")
 
     def update(self) -> None:
         """Move the bias, which is judged by the counts that were pending."""
@@ -159,9 +167,11 @@ class Followed:
 
     def set_enabled(self, flag: bool) -> None:
         """Switch counting and updating on or off: pending counts and the bias stay."""
+        memory = self.balancer.bias_storage_id()
         self.balancer.set_enabled(flag)
         self.model.set_enabled(flag)
         self.require_unchanged(f"set_enabled({flag})")
+        self._require_memory(memory, f"set_enabled({flag})")
 
     def cast(self, dtype: str) -> None:
         """Cast the balancer as part of a module: bias and counts stay, to the last bit."""

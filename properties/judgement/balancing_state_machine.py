@@ -178,10 +178,11 @@ class BalancerMachine(SubjectMachine):
         self.followed.load(self.followed.stored(bias_N, counts_NB))
 
     @offered("to")
-    @rule(down=st.booleans())
+    @rule(down=st.integers(0, 2))
     @call
-    def cast(self, down: bool) -> None:
-        self.followed.cast("bfloat16" if down else self.subject.precision.routing_format)
+    def cast(self, down: int) -> None:
+        formats = (self.subject.precision.routing_format, "bfloat16", "float16")
+        self.followed.cast(formats[down])
 
     # ---------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from properties.strategies.shapes import SEEDS
 # (N, K) with K < N, by size: small ones, K over a power of two and others, published models, more.
 SIZES = (
     *((2, 1), (3, 1), (3, 2), (4, 1), (5, 2), (7, 3), (8, 2), (13, 12), (16, 4), (33, 5)),
-    *((60, 8), (64, 6), (160, 100), (255, 8), (256, 8), (257, 8), (384, 8), (512, 10), (512, 22)),
-    *((896, 16), (1024, 16), (1100, 22)),
+    *((60, 8), (64, 1), (64, 6), (160, 100), (255, 8), (256, 8), (257, 8), (384, 8)),
+    *((512, 10), (512, 22), (896, 16), (1024, 16), (1100, 22)),
 )
 READABLE_SEEDS = SEEDS // 32
 WITHOUT_CUTOFF_SEEDS = SEEDS // 32
@@ -31,6 +31,7 @@ ELEMENTS = 12_000
 NO_TOKENS = 1 / 32
 FEW_EXPERTS = 8
 MANY_TOKENS = (513, 1025, 2049, 4097)  # just past what kernels like to cut batches into
+VERY_FEW_EXPERTS, MOST_TOKENS = 3, (513, 1025, 4097, 32_769)
 
 SCALES = (1.0, 3.0, 0.1, 30.0, 1e-4, 1e3)
 TIES = ("none", "near", "lattice", "tokens")
@@ -167,6 +168,8 @@ def _tokens(rng: np.random.Generator, num_experts: int, top_k: int) -> int:
         return step * int(rng.integers(1, max(limit // step, 1) + 1))
     if kind == "square":
         return num_experts
+    if kind == "many" and num_experts <= VERY_FEW_EXPERTS:
+        return _one_of(MOST_TOKENS, rng)
     return _one_of(MANY_TOKENS, rng) if kind == "many" else int(rng.integers(1, limit + 1))
 
 
