@@ -134,9 +134,9 @@ def test_lay_alive(subject: Subject) -> None:
     Hypotheses: five tokens, eight experts of which each token chooses three, all widths different;
     and K >= 2, since for K = 1 the normalised weight is s / (s + epsilon), hence 1, and the router
     gets nothing. In float32, bfloat16 and float16, the latter two in memory or in every operation,
-    each token has one legal selection, and in each array the reference's gradient is off 0 by more
-    than its radius somewhere: there the implementation's may not be 0. Formats that are too coarse
-    for that, as float8, are not judged.
+    each token has one legal selection, and the reference's gradient is off 0 by more than a radius
+    somewhere in each array, and in d_x for each token: there the implementation's may not be 0.
+    Formats that are too coarse for that, as float8, are not judged.
 
     Legal freedoms: any value but 0 passes here. LAY-GRAD judges values.
 
@@ -149,7 +149,10 @@ def test_lay_alive(subject: Subject) -> None:
     selections = selections_of(subject, call)
     if not selections.clear.all():
         raise NotOfferedError("the declared formats are too coarse to tell who is chosen")
-    expected = dict(named_arrays(parameter_gradients(subject, call, cotangent, selections)))
+    legal, d_parameters = legal_gradients(subject, call, cotangent, selections)
+    expected_x, expected = legal.single(), dict(named_arrays(d_parameters))
+    if not (np.abs(expected_x.value) > expected_x.radius).any(axis=1).all():
+        raise NotOfferedError("the declared formats are too coarse: d_x could be 0 for some token")
     del expected["e_score_correction_bias"]
     d_x, gradients = call.gradients(subject, cotangent)
     require(d_x.any(axis=1), "d_x is 0 for some token")

@@ -20,6 +20,9 @@ from properties.subject import Subject
 # 1 / sqrt(eps), and by an identity norm's weight.
 SMALL_COTANGENT = 2.0**-4
 
+# Tokens larger than this ask for smaller ones: gradients of what reads x are multiples of it.
+LARGE_TOKEN = 128.0
+
 __all__ = [
     "LayerCall",
     "absorbed",
@@ -49,7 +52,7 @@ class LayerCall:
         """
         inputs = fitting_layer(subject, inputs, enlarged)
         bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
-        rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs))
+        rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs, enlarged))
         rounded = replace(rounded, e_score_correction_bias=bias)
         call = cls(subject.round_to_storage(inputs.x), rounded, inputs.config, inputs.training)
         if not inputs.identity_norm:
@@ -83,11 +86,15 @@ class LayerCall:
         return self.output(subject), self.legal(subject)
 
 
-def cotangent_of(subject: Subject, drawn: Array) -> Array:
-    """The drawn cotangent in storage values, so small in float16 that gradients fit."""
+def cotangent_of(subject: Subject, drawn: Array, x: float = 1.0) -> Array:
+    """The drawn cotangent in storage values, so small in float16 that gradients fit.
+
+    ``x`` is the largest number of a token.
+    """
     largest = float(np.abs(drawn).max(initial=0.0))
-    if is_narrow(subject) and largest > SMALL_COTANGENT:
-        drawn = drawn * 2.0 ** np.floor(np.log2(SMALL_COTANGENT / largest))
+    small = SMALL_COTANGENT / max(1.0, x / LARGE_TOKEN)
+    if is_narrow(subject) and largest > small:
+        drawn = drawn * 2.0 ** np.floor(np.log2(small / largest))
     return subject.round_to_storage(drawn)
 
 
@@ -99,15 +106,16 @@ def _identity_exponent(subject: Subject) -> int:
     return min(IDENTITY, int(fits) - 1)
 
 
-def _squarable(subject: Subject, inputs: LayerInputs) -> LayerParameters:
+def _squarable(subject: Subject, inputs: LayerInputs, enlarged: float) -> LayerParameters:
     """The parameters, the experts' down projections halved until the squares of u surely fit.
 
-    Where they are taken in float16, they overflow from 256 on, and nothing is owed for such a u.
-    All other formats hold the squares of all that is drawn.
+    So do those of ``enlarged`` times u. Where they are taken in float16, they overflow from 256 on,
+    and nothing is owed for such a u. All other formats hold the squares of all that is drawn.
     """
     arithmetic, experts = subject.arithmetic, inputs.parameters.experts
     most = min(arithmetic.computed.largest, arithmetic.accumulated.largest) / 4
-    excess = np.sum(_largest_sum(inputs.parameters, inputs.config) ** 2) / most
+    u_L = enlarged * _largest_sum(inputs.parameters, inputs.config)
+    excess = np.sum(u_L**2) / most
     halvings = max(0, int(np.ceil(np.log2(max(excess, 1.0)) / 2)))
     down_proj = experts.down_proj * 2.0**-halvings
     return replace(inputs.parameters, experts=replace(experts, down_proj=down_proj))

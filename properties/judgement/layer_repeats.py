@@ -51,7 +51,8 @@ class Judged:
             layer = replace(inputs.layer, x=np.clip(inputs.layer.x, -far, far))
             inputs = replace(inputs, layer=layer)
         call = LayerCall.of(subject, inputs.layer)
-        cotangent, d_x, d_parameters = cotangent_of(subject, inputs.cotangent), None, None
+        largest = float(np.abs(call.x).max(initial=0.0))
+        cotangent, d_x, d_parameters = cotangent_of(subject, inputs.cotangent, largest), None, None
         if "layer_vjp" in subject.offered:
             selections = selections_of(subject, call)
             cotangent = silenced(cotangent, selections)

@@ -48,8 +48,12 @@ FINE_STEP = 2.0**-12
 # More terms of equal size than a running sum in bfloat16 can count, which is 256.
 LONG = 1024
 
+# A sum of n equal terms is wrong by up to n u times itself: no more than this is asked for.
+LONG_ROUNDOFF = 1.0 / 8.0
+
 __all__ = [
     "GradientInputs",
+    "LongInputs",
     "NanInputs",
     "ScaleInputs",
     "WideInputs",
@@ -103,6 +107,22 @@ class WideInputs:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         del cycle
         printer.text(f"WideInputs(width={self.width!r}, …)")  # Hypothesis warns of long ones
+
+
+@dataclass(frozen=True)
+class LongInputs:
+    """A layer whose ``width`` is as long as is asked for, 1024 if the accumulate format is fine."""
+
+    sizes: Sizes
+    width: str
+    identity_norm: bool
+    seed: int
+
+    def layer(self, roundoff: float) -> LayerInputs:
+        """That layer for sums in a format of that unit roundoff."""
+        length = min(LONG, int(LONG_ROUNDOFF / roundoff))
+        sizes = replace(self.sizes, **{self.width: length})
+        return positive(np.random.default_rng(self.seed), sizes, self.identity_norm)
 
 
 def gradients() -> st.SearchStrategy[GradientInputs]:
@@ -254,17 +274,17 @@ def with_lost_tokens() -> st.SearchStrategy[NanInputs]:
     return uniform_seeds().map(seeded)
 
 
-def long_sums() -> st.SearchStrategy[WideInputs]:
-    """One width, which is named, is 1024; every term of a sum has one sign: nothing cancels."""
+def long_sums() -> st.SearchStrategy[LongInputs]:
+    """One width, which is named, is long; every term of a sum has one sign: nothing cancels."""
 
-    def seeded(seed: int) -> WideInputs:
+    def seeded(seed: int) -> LongInputs:
         rng = np.random.default_rng(seed)
         width = ("model", "latent", "hidden", "shared_hidden")[seed % 4]
         sizes = _sizes(rng, Regime(experts=(2, 3), top_ks=(1, 2)))
-        sizes = replace(sizes, shared=max(1, sizes.shared), **{width: LONG})
+        sizes = replace(sizes, shared=max(1, sizes.shared))
         # Behind the norm an error that all of u shares cannot be seen.
         identity = width == "hidden" or rng.random() < 0.3
-        return WideInputs(positive(rng, sizes, identity), width)
+        return LongInputs(sizes, width, bool(identity), seed)
 
     return uniform_seeds().map(seeded)
 

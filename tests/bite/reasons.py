@@ -84,7 +84,7 @@ REASONS = (
     Reason(
         "tells neighbouring order statistics apart, and they are further apart than this error",
         (LOWER,),
-        ("QB-RANK",),
+        ("QB-RANK", "QB-RANK-SIZES"),
     ),
     Reason(
         "judges who is chosen; weights and cutoffs are compared among calls, if at all",

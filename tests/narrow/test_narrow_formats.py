@@ -12,22 +12,42 @@ import pytest
 from properties.boundary import round_to
 from properties.execution import judge, select
 from properties.judgement.experts import ExpertCall
-from properties.lanes import LANES
+from properties.lanes import Lane
 from properties.loading import subject_of
 from properties.strategies.experts import ExpertInputs, Sizes, drawn_parameters
 from tests.narrow.adapters import E4M3, E5M2, AllFloat16, ComputeFloat16, Float16
 
 ADAPTERS = (Float16, ComputeFloat16, AllFloat16, E4M3, E5M2)
 
+# Routing and balancing are in float32 here, and differ only in how logits are stored.
+ROUTERS = (E4M3, E5M2)
 
-@pytest.mark.parametrize("topic", ["activation", "norm", "experts", "layer"])
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
+# A few of the gate lane's cases: all formats and all properties in 25 seconds.
+GLANCE = Lane("glance", 0.04, random=False)
+
+# Where a format is too coarse for the statement, as its specification says.
+TOO_COARSE = {("LAY-ALIVE", E4M3), ("LAY-ALIVE", E5M2), ("QB-ONESTEP", E5M2)}
+
+
+def looked_at():
+    for adapter in ADAPTERS:
+        topics = ["activation", "experts", "norm", "layer"]
+        for topic in [*topics, *(["routing", "balancing"] if adapter in ROUTERS else [])]:
+            yield pytest.param(adapter, topic, id=f"{adapter.__name__}-{topic}")
+
+
+@pytest.mark.parametrize(("adapter", "topic"), list(looked_at()))
 def test_every_property_is_decided(adapter, topic):
     subject = subject_of(adapter())
+    wrong = []
     for entry in select(topics=[topic]):
-        outcome = judge(entry, subject, LANES["quick"])
-        coarse = entry.id == "LAY-ALIVE" and adapter in (E4M3, E5M2)
-        assert outcome.verdict == ("not offered" if coarse else "passed"), outcome.message
+        if "ranks" in entry.needs:
+            continue
+        outcome = judge(entry, subject, GLANCE)
+        expected = "not offered" if (entry.id, adapter) in TOO_COARSE else "passed"
+        if outcome.verdict != expected:
+            wrong.append(f"{entry.id}: {outcome.verdict} {outcome.message}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_without_infinities_the_largest_number_stands_in_for_overflow():

@@ -42,7 +42,7 @@ def test_gradients_meet_every_class():
     assert {layer.x.ndim for layer in layers} >= {1, 2, 3, 4}
     assert any(layer.x.size == 0 for layer in layers)
     assert any(not case.cotangent[..., 0].all() for case in cases if case.layer.x.ndim == 2)
-    assert {len(layer.parameters.shared_experts.gate_proj) for layer in layers} == {1, 2, 3}
+    assert {len(layer.parameters.shared_experts.gate_proj) for layer in layers} == {0, 1, 2, 3}
     assert {layer.config.top_k == 1 for layer in layers} == {True, False}
     assert {layer.identity_norm for layer in layers} == {True, False}
     bias = [layer.parameters.e_score_correction_bias for layer in layers]
@@ -70,8 +70,9 @@ def test_long_sums_name_the_width_that_is_long():
     assert {case.width for case in cases} == {"model", "latent", "hidden", "shared_hidden"}
     for case in cases:
         place = {"model": 1, "hidden": 2, "latent": 3, "shared_hidden": 5}[case.width]
-        assert sizes_of(case.layer)[place] == seeded.LONG
-        assert (case.layer.x > 0).all()
+        assert sizes_of(case.layer(2.0**-24))[place] == seeded.LONG
+        assert sizes_of(case.layer(2.0**-8))[place] == 32
+        assert (case.layer(2.0**-24).x > 0).all()
 
 
 def test_the_pinned_instance_is_one():
