@@ -125,11 +125,14 @@ class Balancer(Protocol):
     """A stateful balancer: counts over micro-batches, then one update.
 
     ``bias`` has shape (N,) in the routing format. ``histogram`` has shape (N, B) and an integer
-    dtype, or is None where the implementation keeps none; its bins run upwards in the
-    implementation's own bias, hence over s - alpha where ``bias_sign`` is -1. Rows that a mask
-    leaves out may be routed anywhere. Optional: ``state_dict``, ``load_state_dict`` (keys "bias"
-    and "histogram"), ``to``, ``set_enabled``, ``bias_storage_id``, ``observe_recomputed``,
-    ``reduced_histogram``.
+    dtype, or is None where the implementation keeps none, or has counted none yet: it then has the
+    bins that were asked for. They run upwards in the implementation's own bias, hence over
+    s - alpha where ``bias_sign`` is -1. Rows that a mask leaves out may be routed anywhere.
+
+    Optional: ``state_dict()`` and ``load_state_dict(state)``, NumPy arrays under the keys "bias"
+    and "histogram" (further keys are kept as they are, and only these two are given with counts
+    that the suite makes up); ``to(dtype)``, given the name of a format; ``set_enabled(flag)``;
+    ``bias_storage_id()``; ``observe_recomputed(logits)``; the attribute ``reduced_histogram``.
 
     On several ranks ``observe`` and ``histogram`` are about a rank's own tokens. ``update`` is
     called by all of them and pools the counts of every distinct token; afterwards all have the same

@@ -1,7 +1,8 @@
 """Right implementations that differ from the reference are accused of nothing.
 
 The counterpart of ``tests/test_mutants.py``: each class with a ``freedom`` of its own uses what the
-specification leaves open, and passes every property of its ``topics`` that it offers.
+specification leaves open, and passes every property of its ``topics`` that it offers, or those that
+it names as the ``only`` ones.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def name_of(variant: Any) -> str:
 @pytest.mark.parametrize("variant", variants(), ids=name_of)
 def test_no_property_accuses_a_variant(variant: Any) -> None:
     assert variant.__doc__
-    subject = subject_of(variant())
-    outcomes = [judge(entry, subject, GLANCE) for entry in select(topics=variant.topics)]
+    # Ranks construct it by its name.
+    subject = subject_of(variant(), f"{variant.__module__}:{variant.__qualname__}")
+    entries = select(getattr(variant, "only", ()), variant.topics)
+    outcomes = [judge(entry, subject, GLANCE) for entry in entries]
     accused = {
         outcome.id: f"{outcome.verdict}: {outcome.message}"
         for outcome in outcomes
