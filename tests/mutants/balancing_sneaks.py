@@ -94,6 +94,23 @@ class SwitchOfTheClass(Keeps):
             super().update()
 
 
+class DefaultBiasOfAll(Keeps):
+    """All balancers that are given no bias start from one array of zeros, and write into it."""
+
+    killed_by = "QB-APART"
+
+    class balancer_class(Kept):  # noqa: N801
+        defaults: dict[int, Array] = {}  # noqa: RUF012
+
+        def __init__(
+            self, num_experts: int, top_k: int, num_bins: int, bias: Any, enabled: bool
+        ) -> None:
+            super().__init__(num_experts, top_k, num_bins, bias, enabled)
+            if bias is None:
+                self.bias = self.defaults.setdefault(num_experts, self.bias)
+                self.bias[:] = 0.0
+
+
 class CutoffsOfTheFirstBlock(Keeps):
     """Tokens beyond 8,192 are measured from the cutoffs of the first 8,192."""
 
