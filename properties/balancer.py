@@ -36,11 +36,17 @@ class SubjectBalancer:
         """The bias (N,) in force, float64, in the sign convention of a bias that is added."""
         bias = checked_result(
             "balancer.bias",
-            self._balancer.bias,
+            self._read("bias"),
             (self._num_experts,),
             (self._subject.routing_dtype,),
         )
         return bias * self._subject.conventions.bias_sign
+
+    def _read(self, name: str) -> Any:
+        return self._subject.reading(f"{self.label}.{name}", lambda: getattr(self._balancer, name))
+
+    def _method(self, name: str, arguments: dict[str, Any]) -> Any:
+        return self._subject.guarded(f"{self.label}.{name}", self._read(name), arguments)
 
     @property
     def histogram(self) -> Array | None:
@@ -48,7 +54,7 @@ class SubjectBalancer:
         return self._counts("histogram")
 
     def _counts(self, name: str) -> Array | None:
-        counts, what = getattr(self._balancer, name), f"balancer.{name}"
+        counts, what = self._read(name), f"balancer.{name}"
         if counts is None:
             return None
         if not isinstance(counts, np.ndarray) or not np.issubdtype(counts.dtype, np.integer):
@@ -72,16 +78,16 @@ class SubjectBalancer:
         }
         if mask is not None:
             arguments["mask"] = mask
-        out = self._subject.guarded(f"{self.label}.observe", self._balancer.observe, arguments)
+        out = self._method("observe", arguments)
         return self._subject.as_routed("balancer.observe", out, logits.shape[0], self._top_k)
 
     def update(self) -> None:
         """Move the bias to what the counts ask for."""
-        self._subject.guarded(f"{self.label}.update", self._balancer.update, {})
+        self._method("update", {})
 
     def state_dict(self) -> dict[str, Any]:
         """The balancer's state, with the keys "bias" and "histogram"."""
-        state = self._subject.guarded(f"{self.label}.state_dict", self._balancer.state_dict, {})
+        state = self._method("state_dict", {})
         if not isinstance(state, dict) or not {"bias", "histogram"} <= state.keys():
             raise AdapterError(
                 "balancer.state_dict must return a dict with the keys 'bias' and 'histogram'"
@@ -90,8 +96,7 @@ class SubjectBalancer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the balancer's state."""
-        load = self._balancer.load_state_dict
-        self._subject.guarded(f"{self.label}.load_state_dict", load, {"state": state})
+        self._method("load_state_dict", {"state": state})
 
     def offers(self, name: str) -> bool:
         """Whether an optional method or attribute of a balancer is there."""
@@ -102,8 +107,8 @@ class SubjectBalancer:
 
         Raises ViolationError where they do not.
         """
-        self._subject.guarded(f"{self.label}.to", self._balancer.to, {"dtype": dtype})
-        bias, counts = self._balancer.bias, self._balancer.histogram
+        self._method("to", {"dtype": dtype})
+        bias, counts = self._read("bias"), self._read("histogram")
         if isinstance(bias, np.ndarray) and bias.dtype != self._subject.routing_dtype:
             raise ViolationError(
                 f"balancer.to({dtype!r}) made the bias {bias.dtype}; it has to stay "
@@ -116,16 +121,17 @@ class SubjectBalancer:
 
     def set_enabled(self, flag: bool) -> None:
         """Switch counting and updating on or off."""
-        self._subject.guarded(
-            f"{self.label}.set_enabled", self._balancer.set_enabled, {"flag": flag}
-        )
+        self._method("set_enabled", {"flag": flag})
 
     def bias_storage_id(self) -> Any:
         """What tells the memory that the bias lies in from any other, or None if not offered."""
-        return self._balancer.bias_storage_id() if self.offers("bias_storage_id") else None
+        if not self.offers("bias_storage_id"):
+            return None
+        return self._subject.reading(
+            f"{self.label}.bias_storage_id", lambda: self._balancer.bias_storage_id()
+        )
 
     def observe_recomputed(self, logits: Array) -> None:
         """Count a micro-batch whose forward runs twice, under activation checkpointing."""
         arguments = {"logits": self._subject.as_logits(logits)}
-        recomputed = self._balancer.observe_recomputed
-        self._subject.guarded(f"{self.label}.observe_recomputed", recomputed, arguments)
+        self._method("observe_recomputed", arguments)

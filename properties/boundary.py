@@ -17,6 +17,9 @@ from properties.errors import AdapterError, SuiteError
 from properties.protocol import Array
 from properties.rounding.arithmetic import format_named
 
+# So much of an exception's message is told.
+MESSAGE = 2000
+
 
 def round_to(values: Array, dtype: np.dtype[Any]) -> Array:
     """The nearest values of the format, as float64 behind the same strides.
@@ -73,9 +76,12 @@ def checked_result(
 ) -> Array:
     names = " or ".join(dict.fromkeys(dtype.name for dtype in dtypes))
     expected = f"expected a numpy.ndarray of shape {shape} and dtype {names}"
-    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype not in dtypes:
+    if not isinstance(value, np.ndarray) or type(value).__module__ == "numpy.ma":
         raise AdapterError(f"{what} is {describe(value)}; {expected}")
-    return value.astype(np.float64)
+    plain = value.view(np.ndarray)  # a subclass may answer to its own rules
+    if plain.shape != shape or plain.dtype not in dtypes:
+        raise AdapterError(f"{what} is {describe(plain)}; {expected}")
+    return plain.astype(np.float64)
 
 
 def checked_parts(what: str, value: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
@@ -87,7 +93,8 @@ def checked_parts(what: str, value: Any, names: tuple[str, ...]) -> tuple[Any, .
 
 def describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        return f"a numpy.ndarray of shape {value.shape} and dtype {value.dtype}"
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        return f"a {kind} of shape {value.shape} and dtype {value.dtype}"
     return f"of type {type(value).__module__}.{type(value).__name__}"
 
 
@@ -131,4 +138,13 @@ def split_arguments(label: str, arguments: dict[str, Any]) -> tuple[list[Any], d
 def raised(label: str, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[1:]
     where = "".join(f"\n    {frame.filename}:{frame.lineno} {frame.line}" for frame in frames[-4:])
-    return f"{label} raised {type(error).__name__}: {error}{where}"
+    return f"{label} raised {type(error).__name__}: {told(error)}{where}"
+
+
+def told(error: BaseException) -> str:
+    """The message of an exception, which may be long, or fail to be made."""
+    try:
+        text = str(error)
+    except BaseException as other:
+        return f"(its message cannot be read: {type(other).__name__})"
+    return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} … ({len(text)} characters)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,12 +12,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 from properties import report
+from properties.errors import AdapterError
 from properties.execution import select
 from properties.pages import catalogue_page, explanation
 from properties.registry import TOPICS, catalogue, find
+from properties.shadows import require_own
 from properties.study import command as study
+from properties.supervision import supervised
 
 MAX_WORKERS = 4
+
+# What shells say of a program that Ctrl-C ended.
+INTERRUPTED = 130
+
+# pytest-xdist replaces so many workers; properties.trace.GIVE_UP makes do with fewer.
+RESTARTS = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _command(options)
+    except KeyboardInterrupt:
+        print("latentmoe-gate: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough; Python would complain again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -76,6 +87,15 @@ def _parser() -> argparse.ArgumentParser:
         help="judge worlds of 2 and 4 ranks up to N where the implementation has them; 1 judges "
         "none; default 4, in the quick lane 2",
     )
+    run.add_argument(
+        "--call-seconds",
+        type=_seconds,
+        metavar="N",
+        help="how long one call may take before its process is ended; default 60, 0 is no limit",
+    )
+    run.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="write the arrays of failures there, as .npz"
+    )
     run.add_argument("--json", type=Path, metavar="FILE", help="write the run as JSON")
     run.add_argument("--junitxml", type=Path, metavar="FILE", help="write a JUnit report")
     listing = commands.add_parser("list", help="list the properties")
@@ -95,6 +115,16 @@ def _workers(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of workers nor 'auto'")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; it is 0 or more")
+    return seconds
 
 
 def _ranks(text: str) -> int:
@@ -124,8 +154,9 @@ def _explain(property_id: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     try:
+        require_own(Path.cwd())
         chosen = select(options.only, options.topic)
-    except KeyError as error:
+    except (AdapterError, KeyError) as error:
         return _refuse(error.args[0])
     if not chosen:
         return _refuse("no property is both in --only and in --topic")
@@ -135,18 +166,23 @@ def _run(options: argparse.Namespace) -> int:
             return _refuse(f"--{name} {path} cannot be written: {reason}")
     with tempfile.TemporaryDirectory(prefix="latentmoe-gate-") as folder:
         result = Path(folder) / "run.json"
-        finished = subprocess.run(
-            _pytest_command(options, result), env=_environment(options, folder), check=False
+        ended = supervised(
+            lambda alone: _pytest_command(options, result, alone=alone),
+            _environment(options, folder),
+            result.parent,
+            result,
         )
-        if not result.exists():
-            return _no_verdict(finished.returncode, result.with_suffix(".now"))
+        if ended.trouble:
+            print(f"latentmoe-gate: {ended.trouble}", file=sys.stderr)
+        if not ended.result:
+            return report.EXIT_ADAPTER if ended.refused else report.EXIT_SUITE
         text = result.read_text(encoding="utf-8")
     if options.json is not None:
         options.json.write_text(text, encoding="utf-8")
         print(f"JSON: {options.json}")
     code: int = json.loads(text)["exit_code"]
-    if code == report.EXIT_PASSED and finished.returncode != 0:
-        return report.EXIT_SUITE
+    if code == report.EXIT_PASSED and ended.trouble:
+        return report.EXIT_ADAPTER
     return code
 
 
@@ -162,22 +198,30 @@ def _unwritable(path: Path) -> str:
         return error.strerror or str(error)
 
 
-def _pytest_command(options: argparse.Namespace, result: Path) -> list[str]:
+def _pytest_command(options: argparse.Namespace, result: Path, *, alone: bool) -> list[str]:
     """pytest with our plugin alone, so that the caller's configuration cannot change a verdict."""
     package = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "--pyargs", "properties"]
     command += ["-c", str(package / "gate.ini"), "--rootdir", str(package.parent)]
     command += ["--implementation", options.implementation, "--gate-json", str(result)]
-    command += ["--gate-lane", options.lane]
+    command += ["--gate-lane", options.lane, "--gate-folder", str(result.parent)]
     command += [word for name in options.only for word in ("--gate-only", name)]
     command += [word for name in options.topic for word in ("--gate-topic", name)]
     if options.seed is not None:
         command += ["--gate-seed", str(options.seed)]
     if options.ranks is not None:
         command += ["--gate-ranks", str(options.ranks)]
+    if options.call_seconds is not None:
+        command += ["--gate-call-seconds", str(options.call_seconds)]
+    if options.save is not None:
+        command += ["--gate-save", str(options.save.absolute())]
+    command += ["-p", "no:faulthandler"]  # ours writes to a file, which outlives the process
     command += ["-p", "properties.plugin", "-p", "no:cacheprovider", "--noconftest"]
-    if options.workers:
+    if alone:
+        command += ["--no-header"]  # it has been seen
+    elif options.workers:
         command += ["-p", "xdist.plugin", "-n", str(options.workers), "--dist", "worksteal"]
+        command += ["--max-worker-restart", str(RESTARTS)]
     if options.junitxml is not None:
         command += ["--junitxml", str(options.junitxml.absolute())]
     return command
@@ -191,24 +235,6 @@ def _environment(options: argparse.Namespace, folder: str) -> dict[str, str]:
     if options.lane != "nightly":
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
     return environment
-
-
-def _no_verdict(returncode: int, trace: Path) -> int:
-    """What a run without a result came to: a refused call, a crash, or a fault of the suite."""
-    if returncode == 4:
-        return report.EXIT_ADAPTER
-    if trace.exists():
-        judged = trace.read_text(encoding="utf-8").rpartition("::")[2]
-        [property_id] = [e.id for e in catalogue().values() if e.function.__name__ == judged]
-        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-        print(
-            f"\nlatentmoe-gate: the process crashed ({how}) while {property_id} was judged; "
-            "without -n 0 the other properties are judged all the same",
-            file=sys.stderr,
-        )
-        return report.EXIT_VIOLATED
-    print(f"latentmoe-gate: the suite failed (pytest exit code {returncode})", file=sys.stderr)
-    return report.EXIT_SUITE
 
 
 def _refuse(message: str) -> int:

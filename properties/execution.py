@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import hypothesis
@@ -13,13 +14,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis.errors import Flaky, HypothesisException
 
+from properties.causes import cause_of
 from properties.errors import AdapterError, NotOfferedError, UnknownError, ViolationError
 from properties.figures import Tally, plain
 from properties.lanes import LANES, Lane, reproducible_hypothesis, seeded
-from properties.literals import call_literal
+from properties.literals import call_literal, save_calls
 from properties.registry import Property, catalogue, find
 from properties.stateful import run_sequences
 from properties.subject import Case, Subject
+from properties.surroundings import Surroundings
 
 Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error", "suite error"]
 
@@ -38,7 +41,8 @@ class Outcome:
     ``worst_ratio`` is the largest ratio of error to radius seen, None where nothing was compared
     within a radius. ``figures`` are measured values that a property reports beside its verdict.
     ``about`` is "mathematics" where no case called the implementation: the statement holds, or not,
-    of the oracle and the reference alone.
+    of the oracle and the reference alone. ``shown`` says what ``calls`` are. Outcomes with the same
+    ``cause``, if it is not empty, have one mistake behind them. ``notes`` tell what else happened.
     """
 
     id: str
@@ -55,6 +59,10 @@ class Outcome:
     figures: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     about: About = "implementation"
+    shown: str = "the smallest input found"
+    cause: str = ""
+    saved: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain builtins, as JSON and pytest-xdist need them."""
@@ -72,7 +80,7 @@ class _Log:
         self.worst_ratio: float | None = None
         self.worst_what = ""
         self.figures: dict[str, Any] = {}
-        self.failure: tuple[Exception, Case] | None = None
+        self.failure: tuple[AdapterError | ViolationError, Case] | None = None
         self.called = False
 
     def add(self, case: Case) -> None:
@@ -117,10 +125,18 @@ class _Log:
         known["max"] = max(known["max"], number)
 
 
-def judge(entry: Property, subject: Subject, lane: Lane, seed: int | None = None) -> Outcome:
+def judge(
+    entry: Property,
+    subject: Subject,
+    lane: Lane,
+    seed: int | None = None,
+    *,
+    save: Path | None = None,
+) -> Outcome:
     """Run a property's cases on a subject and say what came of it.
 
-    Never raises for what the implementation does; the outcome's message tells.
+    Never raises for what the implementation does; the outcome's message tells. ``save`` is a folder
+    that the arrays of a failure are written to.
     """
     outcome = Outcome(entry.id, entry.topic, entry.kind, "passed", entry.headline)
     missing = [name for name in entry.needs if name not in subject.offered]
@@ -130,8 +146,25 @@ def judge(entry: Property, subject: Subject, lane: Lane, seed: int | None = None
         outcome.verdict = "not offered"
         outcome.message = f"needs {', '.join(missing)}"
         return outcome
-    log = _Log()
+    given_up = subject.trace.given_up(entry.needs or entry.any_of)
+    if given_up:
+        outcome.verdict, outcome.message, outcome.cause = "unknown", given_up, given_up
+        return outcome
+    log, before = _Log(), Surroundings.now()
     started = time.perf_counter()
+    with subject.trace.judging(entry.id):
+        _judge_cases(entry, subject, lane, seed, log, outcome)
+    outcome.seconds = time.perf_counter() - started
+    if save is not None and log.failure is not None:
+        outcome.saved = str(save_calls(save / f"{entry.id}.npz", log.failure[1].calls))
+    _summarise(outcome, log)
+    _look_around(outcome, before)
+    return outcome
+
+
+def _judge_cases(
+    entry: Property, subject: Subject, lane: Lane, seed: int | None, log: _Log, outcome: Outcome
+) -> None:
     try:
         _run_cases(entry, subject, lane, seed, log)
     except AdapterError as error:
@@ -144,11 +177,29 @@ def judge(entry: Property, subject: Subject, lane: Lane, seed: int | None = None
         _fail(outcome, "failed", told + note, log)
     except HypothesisException as error:
         _fail(outcome, "unknown", f"the suite could not generate cases: {error}", log)
-    except Exception:
-        _fail(outcome, "suite error", traceback.format_exc(), log)
-    outcome.seconds = time.perf_counter() - started
-    _summarise(outcome, log)
-    return outcome
+    except Exception as error:
+        its_own = _stands_in(error, subject)
+        _fail(outcome, "adapter error" if its_own else "suite error", traceback.format_exc(), log)
+
+
+def _stands_in(error: BaseException, subject: Subject) -> bool:
+    """Whether code of the implementation raised: what it returned may be an object that does."""
+    kind = subject.implementation
+    module = (kind if isinstance(kind, type) else type(kind)).__module__
+    last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    return last.f_globals.get("__name__") == module != "properties.reference"
+
+
+def _look_around(outcome: Outcome, before: Surroundings) -> None:
+    """What the implementation replaced while it was judged makes its verdict void."""
+    outcome.notes += before.moved()
+    tampered = before.tampered()
+    if tampered:
+        outcome.verdict, outcome.cause = "adapter error", "; ".join(tampered)
+        outcome.message = (
+            f"{outcome.cause} while this property was judged. The suite computes in the same "
+            "process, so the verdict does not count; what was replaced has been put back"
+        )
 
 
 def judge_all(
@@ -215,6 +266,7 @@ def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, 
 
 def _fail(outcome: Outcome, verdict: Verdict, message: str, log: _Log) -> None:
     outcome.verdict, outcome.message = verdict, message
+    outcome.cause = cause_of(log.failure[0], message) if log.failure is not None else ""
     if log.failure is not None:
         case = log.failure[1]
         outcome.calls = [call_literal(call.method, call.arguments) for call in case.calls]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from properties.calls import Call
 from properties.protocol import Array
 
 MAX_ELEMENTS = 600
@@ -29,6 +31,43 @@ def call_literal(method: str, arguments: dict[str, Any]) -> str:
     """The call as a person would type it, one argument per line."""
     lines = [_argument_line(name, value) for name, value in arguments.items()]
     return "\n".join([f"{method}(", *lines, ")"]) if lines else f"{method}()"
+
+
+def is_described(literal_: str) -> bool:
+    """Whether a printed call leaves out elements."""
+    return "<array of shape" in literal_
+
+
+def save_calls(path: Path, calls: list[Call]) -> Path:
+    """Write every array of these calls to an .npz file, which ``np.load`` reads.
+
+    The names are the number of the call, its method, and the argument: "0.layer.x", "0.layer.
+    parameters.gate_weight"; what came back is "0.layer.returned". Formats that NumPy does not have
+    are written as float32, which holds all their values.
+    """
+    arrays: dict[str, Array] = {}
+    for number, call in enumerate(calls):
+        name = f"{number}.{call.method}"
+        arrays |= dict(_arrays(name, call.arguments))
+        arrays |= dict(_arrays(f"{name}.returned", call.output))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def _arrays(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+    if isinstance(value, np.ndarray):
+        foreign = value.dtype.isbuiltin != 1 or value.dtype.kind in "VO"
+        yield name, value.astype(np.float32) if foreign else value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _arrays(f"{name}.{key}", part)
+    elif isinstance(value, tuple):
+        for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
+            yield from _arrays(f"{name}.{key}", part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _arrays(f"{name}.{part.name}", getattr(value, part.name))
 
 
 def _argument_line(name: str, value: Any) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
 from properties import protocol
+from properties.boundary import told
 from properties.errors import AdapterError
+from properties.interruption import is_real
 from properties.protocol import Conventions, Precision, number_format
 from properties.subject import Subject
+from properties.surroundings import Surroundings
 
 _BALANCER_EXTRAS = (
     "state_dict",
@@ -26,16 +30,25 @@ _BALANCER_EXTRAS = (
 def load(reference: str) -> Subject:
     """The implementation named as ``package.module:Name``, ready to be judged.
 
-    Raises AdapterError if the module or the name is missing, the constructor raises, an attribute
-    is missing or of the wrong kind, a method does not take the protocol's arguments, or no method
-    is offered at all.
+    Raises AdapterError if the module or the name is missing, importing or constructing raises or
+    replaces what the suite computes with, an attribute is missing or of the wrong kind, a method
+    does not take the protocol's arguments, or no method is offered at all.
     """
     module_name, colon, name = reference.partition(":")
     if not (colon and module_name and name) or "/" in module_name:
         raise AdapterError(
             f"{reference!r} is not of the form package.module:Name, as in my_adapter:Mine"
         )
-    return subject_of(_construct(_attribute(module_name, name), reference), reference)
+    before = Surroundings.now()
+    subject = subject_of(_construct(_attribute(module_name, name), reference), reference)
+    tampered = before.tampered()
+    if tampered:
+        raise AdapterError(
+            f"when {reference} was imported and constructed, {'; '.join(tampered)}. The suite "
+            "computes in the same process, so nothing could be judged"
+        )
+    before.moved()
+    return subject
 
 
 def subject_of(implementation: Any, reference: str = "<object>") -> Subject:
@@ -43,8 +56,11 @@ def subject_of(implementation: Any, reference: str = "<object>") -> Subject:
 
     Raises AdapterError as :func:`load` does.
     """
-    _check_attributes(implementation, reference)
-    offered = {name for name in _methods() if _offers(implementation, name, reference)}
+    _attempt(lambda: _check_attributes(implementation, reference), f"reading {reference}")
+    what = f"looking for the methods of {reference}"
+    offered = _attempt(
+        lambda: {name for name in _methods() if _offers(implementation, name, reference)}, what
+    )
     if not offered - set(protocol.EXTRAS):
         names = ", ".join(name for names in protocol.METHODS.values() for name in names)
         raise AdapterError(
@@ -66,10 +82,8 @@ def _attribute(module_name: str, name: str) -> Any:
             hint = "run from the folder that holds it, or install it"
             raise AdapterError(f"there is no module {module_name!r}; {hint}") from error
         raise AdapterError(f"importing {module_name} needs {error.name!r}: {error}") from error
-    except Exception as error:
-        raise AdapterError(
-            f"importing {module_name} raised {type(error).__name__}: {error}"
-        ) from error
+    except BaseException as error:
+        raise _failed(f"importing {module_name}", error) from error
     for part in name.split("."):
         if not hasattr(found, part):
             public = [
@@ -89,11 +103,29 @@ def _construct(factory: Any, reference: str) -> Any:
         return factory  # an object that is ready, as every nn.Module is callable
     try:
         return factory()
-    except Exception as error:
-        raise AdapterError(
-            f"{reference}() raised {type(error).__name__}: {error}; "
-            "an implementation is built without arguments"
-        ) from error
+    except BaseException as error:
+        hint = "; an implementation is built without arguments"
+        raise _failed(f"{reference}()", error, hint) from error
+
+
+def _attempt(action: Callable[[], Any], what: str) -> Any:
+    """Do something that runs the adapter's code."""
+    try:
+        return action()
+    except AdapterError:
+        raise
+    except BaseException as error:
+        raise _failed(what, error) from error
+
+
+def _failed(what: str, error: BaseException, hint: str = "") -> AdapterError:
+    """What is wrong with an adapter whose code raises; sys.exit is an exception like others."""
+    if is_real(error):
+        raise error
+    kind = type(error).__name__
+    if isinstance(error, SystemExit):
+        kind += ", which ends a program"
+    return AdapterError(f"{what} raised {kind}: {told(error)}{hint}")
 
 
 def _check_attributes(implementation: Any, reference: str) -> None:
@@ -151,11 +183,12 @@ def _methods() -> tuple[str, ...]:
 
 
 def _offers(implementation: Any, name: str, reference: str) -> bool:
-    method = getattr(implementation, name, None)
+    method = _attempt(lambda: getattr(implementation, name, None), f"reading {reference}.{name}")
     if method is None:
         return False
     if not callable(method):
-        raise AdapterError(f"{reference}.{name} is not a method")
+        found = type(method).__name__
+        raise AdapterError(f"{reference}.{name} is of type {found}; it must be a method")
     expected = inspect.signature(getattr(protocol.Implementation, name))
     parameters = list(expected.parameters.values())[1:]
     positional = [None for part in parameters if part.kind is part.POSITIONAL_OR_KEYWORD]
@@ -179,13 +212,13 @@ def _plain(parameters: list[inspect.Parameter]) -> str:
 
 
 def _balancer_extras(implementation: Any, reference: str) -> set[str]:
-    try:
-        balancer = implementation.balancer(num_experts=4, top_k=1)
-    except Exception as error:
-        raise AdapterError(
-            f"{reference}.balancer(num_experts=4, top_k=1) raised {type(error).__name__}: {error}"
-        ) from error
+    what = f"{reference}.balancer(num_experts=4, top_k=1)"
+    balancer = _attempt(lambda: implementation.balancer(num_experts=4, top_k=1), what)
+
+    def has(name: str) -> Any:
+        return _attempt(lambda: hasattr(balancer, name), f"reading {reference}.balancer().{name}")
+
     for required in ("observe", "update", "bias", "histogram"):
-        if not hasattr(balancer, required):
+        if not has(required):
             raise AdapterError(f"{reference}.balancer() has no {required}; the protocol needs it")
-    return {f"balancer.{name}" for name in _BALANCER_EXTRAS if hasattr(balancer, name)}
+    return {f"balancer.{name}" for name in _BALANCER_EXTRAS if has(name)}

@@ -3,13 +3,17 @@
 Without the option the plugin adds options to pytest's help and otherwise leaves a session alone.
 With it, every property test judges the named implementation, reports its verdict through pytest's
 own reports (also across pytest-xdist workers), and a summary by topic precedes the failures.
+
+What an implementation does to its process is survived where processes are several: pytest-xdist
+replaces a worker that died, and ``properties.supervision`` a process that worked alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
 
     from properties.execution import Outcome
     from properties.registry import Property
+    from properties.watching import Watching
+
+# Of what a property printed, so many characters are kept, from either end.
+OUTPUT = 4000
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -55,6 +63,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "the quick lane 2)",
     )
     group.addoption("--gate-json", metavar="FILE", type=Path, help="write the run as JSON")
+    group.addoption(
+        "--gate-call-seconds",
+        type=float,
+        metavar="N",
+        help="how long one call of the implementation may take; 0 is no limit (default 60)",
+    )
+    group.addoption(
+        "--gate-save", metavar="FOLDER", help="write the arrays of failures to files there"
+    )
+    group.addoption(
+        "--gate-folder", metavar="FOLDER", help="where processes of a run leave traces for others"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,18 +86,26 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = str(config.invocation_params.dir)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    from properties import interruption
     from properties.errors import AdapterError
     from properties.execution import select
     from properties.loading import load
+    from properties.shadows import require_own
+    from properties.watching import Watching
 
+    interruption.install()
+    watching = Watching(config)
     try:
-        subject = load(reference)
+        require_own(Path(folder))
+        with watching.trace.loading(reference):
+            subject = load(reference)
+        subject.trace = watching.trace
         chosen = {entry.id for entry in select(config.getoption("--gate-only"), _topics(config))}
     except AdapterError as error:
         raise pytest.UsageError(f"--implementation: {error}") from error
     except KeyError as error:
         raise pytest.UsageError(f"--gate-only: {error.args[0]}") from error
-    config.pluginmanager.register(Gate(config, subject, chosen), "latentmoe-gate-run")
+    config.pluginmanager.register(Gate(config, subject, chosen, watching), "latentmoe-gate-run")
 
 
 def _topics(config: pytest.Config) -> list[str]:
@@ -126,7 +154,9 @@ class Judge:
         from properties.report import failure_text
 
         gate = self._gate
-        outcome = judge(entry, gate.subject, LANES[gate.lane], gate.seed)
+        outcome = gate.watching.known.get(entry.id) or judge(
+            entry, gate.subject, LANES[gate.lane], gate.seed, save=gate.save
+        )
         self._item.stash[OUTCOME] = outcome
         self._item.user_properties += [("property", outcome.id), ("verdict", outcome.verdict)]
         if outcome.worst_ratio is not None:
@@ -143,20 +173,26 @@ OUTCOME = pytest.StashKey["Outcome"]()
 class Gate:
     """The hooks of a session that judges an implementation."""
 
-    def __init__(self, config: pytest.Config, subject: Any, chosen: set[str]) -> None:
+    def __init__(
+        self, config: pytest.Config, subject: Any, chosen: set[str], watching: Watching
+    ) -> None:
         from properties.report import describe
 
         self.subject = subject
+        self.watching = watching
         self.lane: str = config.getoption("--gate-lane")
         self.seed: int | None = config.getoption("--gate-seed")
         self.ranks: int | None = config.getoption("--gate-ranks")
         subject.limit_ranks(self.ranks or (2 if self.lane == "quick" else 4))
-        self.about = describe(subject, self.lane, self.seed, self.ranks)
+        self.save = None if config.option.gate_save is None else Path(config.option.gate_save)
+        seconds = watching.call_seconds
+        self.about = describe(subject, self.lane, self.seed, self.ranks, seconds)
         self.outcomes: list[Outcome] = []
         self._chosen = chosen
         self._narrowed = bool(config.getoption("--gate-only") or config.getoption("--gate-topic"))
         self._json: Path | None = config.getoption("--gate-json")
         self._is_worker = hasattr(config, "workerinput")
+        self._expected: set[str] = set()
         self._started = time.perf_counter()
 
     def pytest_report_header(self) -> list[str]:
@@ -185,6 +221,10 @@ class Gate:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Send the verdict along with pytest's report, which crosses worker processes."""
         report = yield
+        report.sections = [(title, _clipped(text)) for title, text in report.sections]
+        item._report_sections[:] = [
+            (when, key, _clipped(text)) for when, key, text in item._report_sections
+        ]
         outcome = item.stash.get(OUTCOME, None)
         if report.when == "call" and outcome is not None:
             report.__dict__["latentmoe_gate"] = outcome.as_dict()
@@ -196,36 +236,46 @@ class Gate:
 
         known = getattr(report, "latentmoe_gate", None)
         if known is not None:
-            self.outcomes.append(Outcome(**known))
-        elif report.failed and report.when not in ("setup", "teardown"):
+            self._add(Outcome(**known))
+        elif report.failed and report.when not in ("setup", "call", "teardown"):
             self._add_crash(report)
+
+    def _add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        if not self._is_worker:
+            self.watching.note(outcome)
 
     def _add_crash(self, report: pytest.TestReport) -> None:
         """pytest-xdist reports a dead worker as a failure without a phase of its own."""
-        from properties.execution import Outcome
-        from properties.registry import catalogue
+        from properties.aftermath import how_ended, outcome_of_death
         from properties.report import failure_text
 
-        function = report.nodeid.rpartition("::")[2]
-        for entry in catalogue().values():
-            if entry.function.__name__ == function:
-                crash = Outcome(entry.id, entry.topic, entry.kind, "failed", entry.headline)
-                crash.message = (
-                    "the process crashed while this property was judged; -n 0 keeps it in one "
-                    "process, where faulthandler or a debugger can show the place"
-                )
-                self.outcomes.append(crash)
-                report.longrepr = failure_text(crash, self.about)
+        for property_id in _ids([report.nodeid]):
+            how = how_ended(_exit_status(report))
+            crash = outcome_of_death(self.watching.folder, property_id, how)
+            self._add(crash)
+            report.longrepr = failure_text(crash, self.about)
+            report.__dict__["latentmoe_gate"] = crash.as_dict()
 
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Leave a trace of what is being judged, for the case that the process dies of it."""
-        if self._json is not None and not self._is_worker:
-            self._json.with_suffix(".now").write_text(nodeid, encoding="utf-8")
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Remember what was to be judged."""
+        self._expected |= _ids(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """The same, where workers collect."""
+        self._expected |= _ids(ids)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:
         """Topics and figures before pytest's list of failures, the verdict after it."""
-        from properties.report import figure_lines, topic_lines, unjudged_lines, verdict_line
+        from properties.report import (
+            figure_lines,
+            note_lines,
+            topic_lines,
+            unjudged_lines,
+            verdict_line,
+        )
 
         self._sort()
         if self.outcomes:
@@ -235,28 +285,66 @@ class Gate:
             figures = figure_lines(self.outcomes, theory=self._narrowed)
             if figures:
                 terminalreporter.section("figures")
-            for line in figures:
+            for line in [*figures, *note_lines(self.outcomes)]:
                 terminalreporter.write_line(line)
-        yield
+        with self._each_cause_once(terminalreporter):
+            yield
         if self.outcomes:
             line = verdict_line(self.outcomes, time.perf_counter() - self._started)
             good = line.startswith("PASSED")
             terminalreporter.write_line(line, bold=True, green=good, red=not good)
 
+    @contextlib.contextmanager
+    def _each_cause_once(self, reporter: TerminalReporter) -> Generator[None]:
+        """Print the first failure of each cause, and with it the ids of the others."""
+        from properties.causes import groups
+        from properties.execution import Outcome
+        from properties.report import failure_text
+
+        first = {ids[0]: ids[1:] for ids in groups(self.outcomes).values()}
+        others = {name for ids in first.values() for name in ids}
+        reports = reporter.stats.get("failed", [])
+        kept = []
+        for report in reports:
+            known = getattr(report, "latentmoe_gate", {"id": ""})
+            if known["id"] in first:
+                report.longrepr = failure_text(Outcome(**known), self.about, first[known["id"]])
+            if known["id"] not in others:
+                kept.append(report)
+        if reports:
+            reporter.stats["failed"] = kept
+        try:
+            yield
+        finally:
+            if reports:
+                reporter.stats["failed"] = reports  # which are counted in the last line
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the JSON; a session in which nothing was offered is not a pass."""
-        from properties.report import EXIT_ADAPTER, exit_code, write_json
+        from properties.report import EXIT_PASSED, exit_code, write_json
 
         _close_launches()
-        if self._is_worker or not self.outcomes:
+        if self._is_worker or not self._expected:
             return
+        self._add_missing()
         self._sort()
         code = exit_code(self.outcomes)
-        if code == EXIT_ADAPTER and session.exitstatus == pytest.ExitCode.OK:
+        if code != EXIT_PASSED and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._json is not None:
             write_json(self._json, self.about, self.outcomes, code)
+
+    def _add_missing(self) -> None:
+        """What was to be judged and has no verdict is not passed over in silence."""
+        from properties.execution import Outcome
+        from properties.registry import find
+
+        judged = {outcome.id for outcome in self.outcomes}
+        for entry in map(find, sorted(self._expected - judged)):
+            missing = Outcome(entry.id, entry.topic, entry.kind, "unknown", entry.headline)
+            missing.message = "not judged: the run ended before"
+            self.outcomes.append(missing)
 
     def _sort(self) -> None:
         from properties.registry import catalogue
@@ -268,6 +356,32 @@ class Gate:
 def _needs_ranks(item: pytest.Item) -> bool:
     entry = getattr(getattr(item, "function", None), "specification", None)
     return entry is not None and "ranks" in entry.needs
+
+
+def _ids(nodeids: Iterable[str]) -> set[str]:
+    """The properties that these tests judge."""
+    from properties.registry import catalogue
+
+    names = {nodeid.rpartition("::")[2] for nodeid in nodeids if "properties" in nodeid}
+    return {entry.id for entry in catalogue().values() if entry.function.__name__ in names}
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= 2 * OUTPUT:
+        return text
+    left_out = len(text) - 2 * OUTPUT
+    return f"{text[:OUTPUT]}\n… {left_out} characters are left out …\n{text[-OUTPUT:]}"
+
+
+def _exit_status(report: pytest.TestReport) -> int | None:
+    """How a worker ended, if pytest-xdist lets it be seen."""
+    gateway = getattr(getattr(report, "node", None), "gateway", None)
+    process = getattr(getattr(gateway, "_io", None), "popen", None)
+    if process is None:
+        return None
+    with contextlib.suppress(Exception):
+        return int(process.wait(timeout=2.0))
+    return None
 
 
 def _close_launches() -> None:

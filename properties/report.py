@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
@@ -16,9 +18,13 @@ import numpy as np
 import scipy
 
 from properties.execution import Outcome
-from properties.protocol import EXTRAS, METHODS, PROTOCOL_VERSION, Conventions
+from properties.literals import MAX_ELEMENTS, is_described
+from properties.protocol import EXTRAS, METHODS, PROTOCOL_VERSION, Conventions, Precision
+from properties.provenance import uses_of_the_reference
 from properties.registry import SPEC_VERSION, TOPICS, catalogue
+from properties.rounding.arithmetic import format_named
 from properties.subject import Subject
+from properties.watchdog import CALL_SECONDS
 
 EXIT_PASSED = 0
 EXIT_VIOLATED = 1
@@ -28,7 +34,11 @@ EXIT_SUITE = 4
 
 
 def describe(
-    subject: Subject, lane: str, seed: int | None, ranks: int | None = None
+    subject: Subject,
+    lane: str,
+    seed: int | None,
+    ranks: int | None = None,
+    call_seconds: float = CALL_SECONDS,
 ) -> dict[str, Any]:
     """What the header says, as plain builtins; ``ranks`` is the limit that was asked for."""
     precision = subject.precision
@@ -45,6 +55,9 @@ def describe(
         "conventions": declared(subject.conventions),
         "offered": sorted(subject.offered),
         "misspelt": misspelt(subject.implementation),
+        "reference": uses_of_the_reference(subject.implementation),
+        "coarse": coarse(precision),
+        "call_seconds": call_seconds,
         "spec_version": SPEC_VERSION,
         "protocol_version": PROTOCOL_VERSION,
         "worlds": list(subject.worlds),
@@ -56,6 +69,20 @@ def describe(
         "scipy": scipy.__version__,
         "python": platform.python_version(),
     }
+
+
+def coarse(precision: Precision) -> dict[str, str]:
+    """The formats so coarse that little is left to judge, with what a rounding in them may change.
+
+    These are formats of fewer significant bits than bfloat16 has.
+    """
+    told = {}
+    roles = ("compute", "accumulate", "storage", "routing_format")
+    for name in dict.fromkeys(getattr(precision, role) for role in roles):
+        roundoff = format_named(name).roundoff
+        if roundoff > format_named("bfloat16").roundoff:
+            told[name] = f"{100 * roundoff:.3g} %"
+    return told
 
 
 def misspelt(implementation: Any) -> dict[str, str]:
@@ -89,6 +116,12 @@ def header_lines(about: dict[str, Any]) -> list[str]:
         f"warning         {name} is no method of the protocol; is {near} meant?"
         for name, near in about["misspelt"].items()
     ]
+    warnings += [
+        f"warning         {name} is declared: one rounding in it may change a value by {share}; "
+        "nothing finer is judged"
+        for name, share in about["coarse"].items()
+    ]
+    warnings += _reference_lines(about["reference"])
     seed = "" if about["seed"] is None else f", seed {about['seed']}"
     return [
         f"implementation  {about['implementation']} ({about['name']} {about['version']})",
@@ -98,7 +131,26 @@ def header_lines(about: dict[str, Any]) -> list[str]:
         *_ranks_lines(about["worlds"]),
         f"specification   version {about['spec_version']}, lane {about['lane']}{seed}",
         f"drawn by        Hypothesis {about['hypothesis']}, NumPy {about['numpy']}",
+        *_limit_lines(about["call_seconds"]),
         *warnings,
+    ]
+
+
+def _limit_lines(seconds: float) -> list[str]:
+    if seconds == CALL_SECONDS:
+        return []
+    return [f"time limit      {f'{seconds:g} s' if seconds else 'none'} per call"]
+
+
+def _reference_lines(uses: Sequence[str]) -> list[str]:
+    """What may be judged by itself. That is no violation: the reference is right."""
+    if not uses:
+        return []
+    more = f", and {len(uses) - 3} more" if len(uses) > 3 else ""
+    return [
+        "warning         the reference is compared with itself where this implementation calls it, "
+        "and passes there whatever a kernel does:",
+        f"                {'; '.join(uses[:3])}{more}",
     ]
 
 
@@ -148,6 +200,19 @@ def unjudged_lines(offered: Sequence[str]) -> list[str]:
     return [f"offered, but not judged in this version: {', '.join(left)}"] if left else []
 
 
+def note_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """What else happened while properties were judged, each thing once, with the first ids."""
+    found: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for note in outcome.notes:
+            found.setdefault(note, []).append(outcome.id)
+    return [f"note: {note} ({_few(ids)})" for note, ids in found.items()]
+
+
+def _few(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+
+
 def figure_lines(outcomes: Sequence[Outcome], *, theory: bool) -> list[str]:
     """The figures that properties measured, one per line, the id before the first of each.
 
@@ -172,8 +237,11 @@ def _figure(value: Any) -> str:
     return f"mean {mean:.4g}, max {value['max']:.4g} over {value['cases']} cases"
 
 
-def failure_text(outcome: Outcome, about: dict[str, Any]) -> str:
-    """One failure: the statement, what contradicts it, the calls that show it, the command."""
+def failure_text(outcome: Outcome, about: dict[str, Any], same: Sequence[str] = ()) -> str:
+    """One failure: the statement, what contradicts it, the calls that show it, the command.
+
+    ``same`` are the ids of other properties that met the same cause, and are told of here.
+    """
     parts = [
         f"{outcome.id} ({outcome.kind}): {outcome.verdict}",
         f"  {outcome.headline}",
@@ -181,11 +249,30 @@ def failure_text(outcome: Outcome, about: dict[str, Any]) -> str:
         *(f"  {line}" for line in outcome.message.splitlines()),
     ]
     if outcome.calls:
-        parts += ["", "  the smallest input found:"]
+        parts += ["", f"  {outcome.shown}:"]
         parts += [f"    {line}" for call in outcome.calls for line in call.splitlines()]
+        parts += _arrays_lines(outcome)
+    if same:
+        told = textwrap.wrap(", ".join(same), 90)
+        parts += ["", f"  the same in {len(same)} more, which are not printed:"]
+        parts += [f"    {line}" for line in told]
     parts += ["", f"  again: {reproduce(outcome.id, about)}"]
     parts += [f"  what it means: latentmoe-gate explain {outcome.id}"]
     return "\n".join(parts)
+
+
+def _arrays_lines(outcome: Outcome) -> list[str]:
+    """Where to find arrays that are too large to be printed."""
+    if outcome.saved:
+        return ["", f"  the arrays: np.load({outcome.saved!r})"]
+    if any(is_described(call) for call in outcome.calls):
+        return [
+            "",
+            f"  arrays of more than {MAX_ELEMENTS} elements are described only; the command below "
+            "makes",
+            "  them again, and writes them to a file with --save FOLDER",
+        ]
+    return []
 
 
 def reproduce(property_id: str, about: dict[str, Any]) -> str:
@@ -197,7 +284,9 @@ def reproduce(property_id: str, about: dict[str, Any]) -> str:
         words += ["--ranks", str(about["ranks"])]
     if about["seed"] is not None:
         words += ["--seed", str(about["seed"])]
-    return " ".join(words)
+    if about["call_seconds"] != CALL_SECONDS:
+        words += ["--call-seconds", f"{about['call_seconds']:g}"]
+    return shlex.join(words)
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

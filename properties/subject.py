@@ -32,7 +32,8 @@ from properties.boundary import (
     split_arguments,
 )
 from properties.calls import Call, Case
-from properties.errors import ViolationError
+from properties.errors import AdapterError, ViolationError
+from properties.interruption import is_real
 from properties.protocol import (
     Array,
     Conventions,
@@ -44,6 +45,7 @@ from properties.protocol import (
 )
 from properties.returned import Routed, checked_experts, checked_layer, checked_routing
 from properties.rounding import Arithmetic, Ball
+from properties.trace import Trace
 
 __all__ = ["RANK_SECONDS", "WORLDS", "Call", "Case", "Routed", "Subject"]
 
@@ -71,6 +73,7 @@ class Subject:
         self.rank_seconds = RANK_SECONDS
         self.ranks_failed: dict[str, tuple[str, list[Call]]] = {}
         self.case = Case()
+        self.trace = Trace()
 
     @contextmanager
     def new_case(self) -> Iterator[Case]:
@@ -327,7 +330,8 @@ class Subject:
     # Machinery ---------------------------------------------------------------------------------
 
     def _call(self, method: str, /, **arguments: Any) -> Any:
-        output = self.guarded(method, getattr(self.implementation, method), arguments)
+        function = self.reading(method, lambda: getattr(self.implementation, method))
+        output = self.guarded(method, function, arguments)
         arrays, bits = self.case.returned.get(method, ([], []))
         for array, then in zip(arrays, bits, strict=True):
             if array.tobytes() != then:
@@ -343,18 +347,38 @@ class Subject:
         self.case.calls.append(call)
         before = [array.tobytes() for array in arrays_in(arguments)]
         positional, keywords = split_arguments(label, read_only(arguments))
+        self.trace.begin(label, arguments)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), np.errstate():
                 warnings.simplefilter("ignore")
                 call.output = function(*positional, **keywords)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:
+            if is_real(error):
+                raise
             raise ViolationError(raised(label, error)) from error
+        finally:
+            self.trace.end()
         for array, bytes_before in zip(arrays_in(arguments), before, strict=True):
             if array.tobytes() != bytes_before:
                 raise ViolationError(f"{label} modified one of its inputs in place")
         return call.output
+
+    def reading(self, label: str, read: Callable[[], Any]) -> Any:
+        """What an attribute of the implementation holds; it may be computed, and fail like a call.
+
+        Raises AdapterError if reading it raises.
+        """
+        self.trace.begin(label)
+        try:
+            with warnings.catch_warnings(), np.errstate():
+                warnings.simplefilter("ignore")
+                return read()
+        except BaseException as error:
+            if is_real(error):
+                raise
+            raise AdapterError(raised(f"reading {label}", error)) from error
+        finally:
+            self.trace.end()
 
     def as_storage(self, values: Array) -> Array:
         return exactly(values, self.storage_dtype)
