@@ -23,7 +23,7 @@ ADAPTERS = (Float16, ComputeFloat16, AllFloat16, E4M3, E5M2)
 ROUTERS = (E4M3, E5M2)
 
 # A few of the gate lane's cases: all formats and all properties in 25 seconds.
-GLANCE = Lane("glance", 0.04, random=False)
+GLANCE = Lane("glance", 0.025, random=False)
 
 # Where a format is too coarse for the statement, as its specification says.
 TOO_COARSE = {("LAY-ALIVE", E4M3), ("LAY-ALIVE", E5M2), ("QB-ONESTEP", E5M2)}
