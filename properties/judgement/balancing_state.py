@@ -40,11 +40,19 @@ from properties.judgement.routing import (
     tokens,
 )
 from properties.protocol import Array
-from properties.strategies.balancing_state import MicroBatch, Setup
+from properties.strategies.balancing_state import History, MicroBatch, Setup
 from properties.subject import Routed, Subject
 from reference_numpy.balancing import NUM_BINS, HistogramBalancer
 
-__all__ = ["Followed", "Saved", "representable", "require_observed", "same_entry"]
+__all__ = [
+    "Followed",
+    "Saved",
+    "micro_batches",
+    "representable",
+    "require_observed",
+    "same_entry",
+    "started",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,3 +358,13 @@ def _require_equal(actual_NB: Array, expected_NB: Array, what: str) -> None:
             f"{what} has {actual_NB[expert, bin_]} tokens in bin {bin_} of expert {expert}, "
             f"expected {expected_NB[expert, bin_]}"
         )
+
+
+def started(subject: Subject, history: History, name: str = "balancer") -> Followed:
+    """A followed balancer that has seen nothing yet."""
+    return Followed(subject, history.setup, name)
+
+
+def micro_batches(subject: Subject, history: History) -> list[MicroBatch]:
+    """The micro-batches in the subject's formats."""
+    return [representable(subject, batch) for batch in history.batches]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from properties.protocol import Array, Routing
+from tests.mutants import balancing_counts as counts
 from tests.mutants import balancing_state as state
 from tests.mutants.balancing_state import Keeps, Kept
 
@@ -18,7 +19,7 @@ class EvaluationLeak(Keeps):
 class PaddingCounted(Keeps):
     """Tokens that a mask leaves out are counted."""
 
-    balancer_class = state.PaddingCounted.balancer_class
+    balancer_class = counts.PaddingCounted.balancer_class
 
 
 class DoubleCounting(Keeps):
@@ -33,13 +34,13 @@ class DoubleCounting(Keeps):
 class Float32Counts(Keeps):
     """Counts are kept in float32."""
 
-    balancer_class = state.CountsInFloat32.balancer_class
+    balancer_class = counts.CountsInFloat32.balancer_class
 
 
 class MicroBatchReset(Keeps):
     """Each micro-batch starts the counts anew."""
 
-    balancer_class = state.ResetByEach.balancer_class
+    balancer_class = counts.ResetByEach.balancer_class
 
 
 class LostBias(Keeps):
@@ -62,19 +63,19 @@ class UpdateInsideForward(Keeps):
 class StaleRange(Keeps):
     """The range follows updates, but not a bias that is loaded."""
 
-    balancer_class = state.RangeOfTheLastUpdate.balancer_class
+    balancer_class = counts.RangeOfTheLastUpdate.balancer_class
 
 
 class RecomputationCounted(Keeps):
     """Activation checkpointing counts its tokens twice."""
 
-    balancer_class = state.RecomputationCounted.balancer_class
+    balancer_class = counts.RecomputationCounted.balancer_class
 
 
 class BiasZeroed(Keeps):
     """An update with nothing counted, after a real one, sets the bias to 0."""
 
-    balancer_class = state.ZeroedByEmptyUpdate.balancer_class
+    balancer_class = counts.ZeroedByEmptyUpdate.balancer_class
 
 
 class RefusesAllExperts(Keeps):
@@ -91,4 +92,4 @@ class RefusesAllExperts(Keeps):
 class CastRoundsBias(Keeps):
     """A cast of the module to bfloat16 and back rounds the bias."""
 
-    balancer_class = state.CastRoundsBias.balancer_class
+    balancer_class = counts.CastRoundsBias.balancer_class
