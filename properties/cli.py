@@ -14,18 +14,18 @@ from pathlib import Path
 from properties import report
 from properties.errors import AdapterError
 from properties.execution import select
+from properties.guard.shadows import require_own
+from properties.guard.supervision import supervised
 from properties.pages import catalogue_page, explanation
 from properties.registry import TOPICS, catalogue, find
-from properties.shadows import require_own
 from properties.study import command as study
-from properties.supervision import supervised
 
 MAX_WORKERS = 4
 
 # What shells say of a program that Ctrl-C ended.
 INTERRUPTED = 130
 
-# pytest-xdist replaces so many workers; properties.trace.GIVE_UP makes do with fewer.
+# pytest-xdist replaces so many workers; properties.guard.trace.GIVE_UP makes do with fewer.
 RESTARTS = 100
 
 

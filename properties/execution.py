@@ -17,12 +17,12 @@ from hypothesis.errors import Flaky, HypothesisException
 from properties.causes import cause_of
 from properties.errors import AdapterError, NotOfferedError, UnknownError, ViolationError
 from properties.figures import Tally, plain
-from properties.lanes import LANES, Lane, reproducible_hypothesis, seeded
+from properties.guard.surroundings import Surroundings
+from properties.lanes import Lane, lane_for, reproducible_hypothesis, seeded
 from properties.literals import call_literal, save_calls
 from properties.registry import Property, catalogue, find
 from properties.stateful import run_sequences
 from properties.subject import Case, Subject
-from properties.surroundings import Surroundings
 
 Verdict = Literal["passed", "failed", "unknown", "not offered", "adapter error", "suite error"]
 
@@ -217,7 +217,7 @@ def judge_all(
     """
     outcomes = []
     for entry in select(only, topics):
-        outcomes.append(judge(entry, subject, LANES[lane], seed))
+        outcomes.append(judge(entry, subject, lane_for(lane, theory=entry.theory), seed))
         if on_outcome is not None:
             on_outcome(outcomes[-1])
     return outcomes

@@ -11,10 +11,10 @@ from typing import Any
 from properties import protocol
 from properties.boundary import told
 from properties.errors import AdapterError
-from properties.interruption import is_real
+from properties.guard.interruption import is_real
+from properties.guard.surroundings import Surroundings
 from properties.protocol import Conventions, Precision, number_format
 from properties.subject import Subject
-from properties.surroundings import Surroundings
 
 _BALANCER_EXTRAS = (
     "state_dict",

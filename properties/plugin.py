@@ -5,7 +5,7 @@ With it, every property test judges the named implementation, reports its verdic
 own reports (also across pytest-xdist workers), and a summary by topic precedes the failures.
 
 What an implementation does to its process is survived where processes are several: pytest-xdist
-replaces a worker that died, and ``properties.supervision`` a process that worked alone.
+replaces a worker that died, and ``properties.guard.supervision`` a process that worked alone.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from properties.execution import Outcome
+    from properties.guard.watching import Watching
     from properties.registry import Property
-    from properties.watching import Watching
 
 # Of what a property printed, so many characters are kept, from either end.
 OUTPUT = 4000
@@ -86,12 +86,12 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = str(config.invocation_params.dir)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    from properties import interruption
     from properties.errors import AdapterError
     from properties.execution import select
+    from properties.guard import interruption
+    from properties.guard.shadows import require_own
+    from properties.guard.watching import Watching
     from properties.loading import load
-    from properties.shadows import require_own
-    from properties.watching import Watching
 
     interruption.install()
     watching = Watching(config)
@@ -150,12 +150,13 @@ class Judge:
     def judge(self, entry: Property) -> None:
         """Run the property; skip if it is not offered, fail unless it passed."""
         from properties.execution import judge
-        from properties.lanes import LANES
+        from properties.lanes import lane_for
         from properties.report import failure_text
 
         gate = self._gate
+        lane = lane_for(gate.lane, theory=entry.theory)
         outcome = gate.watching.known.get(entry.id) or judge(
-            entry, gate.subject, LANES[gate.lane], gate.seed, save=gate.save
+            entry, gate.subject, lane, gate.seed, save=gate.save
         )
         self._item.stash[OUTCOME] = outcome
         self._item.user_properties += [("property", outcome.id), ("verdict", outcome.verdict)]
@@ -247,7 +248,7 @@ class Gate:
 
     def _add_crash(self, report: pytest.TestReport) -> None:
         """pytest-xdist reports a dead worker as a failure without a phase of its own."""
-        from properties.aftermath import how_ended, outcome_of_death
+        from properties.guard.aftermath import how_ended, outcome_of_death
         from properties.report import failure_text
 
         for property_id in _ids([report.nodeid]):

@@ -62,6 +62,11 @@ class Property:
     steps: tuple[int, int] | None = None
 
     @property
+    def theory(self) -> bool:
+        """Whether it can be judged without a method of any implementation."""
+        return not (self.needs or self.any_of)
+
+    @property
     def statement(self) -> str:
         """The whole specification: the docstring, without its indentation."""
         return inspect.getdoc(self.function) or ""

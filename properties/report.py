@@ -18,13 +18,13 @@ import numpy as np
 import scipy
 
 from properties.execution import Outcome
+from properties.guard.provenance import uses_of_the_reference
+from properties.guard.watchdog import CALL_SECONDS
 from properties.literals import MAX_ELEMENTS, is_described
 from properties.protocol import EXTRAS, METHODS, PROTOCOL_VERSION, Conventions, Precision
-from properties.provenance import uses_of_the_reference
 from properties.registry import SPEC_VERSION, TOPICS, catalogue
 from properties.rounding.arithmetic import format_named
 from properties.subject import Subject
-from properties.watchdog import CALL_SECONDS
 
 EXIT_PASSED = 0
 EXIT_VIOLATED = 1

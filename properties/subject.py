@@ -33,7 +33,8 @@ from properties.boundary import (
 )
 from properties.calls import Call, Case
 from properties.errors import AdapterError, ViolationError
-from properties.interruption import is_real
+from properties.guard.interruption import is_real
+from properties.guard.trace import Trace
 from properties.protocol import (
     Array,
     Conventions,
@@ -45,7 +46,6 @@ from properties.protocol import (
 )
 from properties.returned import Routed, checked_experts, checked_layer, checked_routing
 from properties.rounding import Arithmetic, Ball
-from properties.trace import Trace
 
 __all__ = ["RANK_SECONDS", "WORLDS", "Call", "Case", "Routed", "Subject"]
 

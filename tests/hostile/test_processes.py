@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from properties import watchdog
-from properties.aftermath import loading, outcome_of_death, unfinished
+from properties.guard import watchdog
+from properties.guard.aftermath import loading, outcome_of_death, unfinished
+from properties.guard.trace import GIVE_UP, Trace, decoded
+from properties.guard.watchdog import read
 from properties.literals import call_literal
 from properties.protocol import ExpertParameters
-from properties.trace import GIVE_UP, Trace, decoded
-from properties.watchdog import read
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,10 +91,10 @@ def test_a_file_that_hides_the_suite_is_refused(tmp_path: Path) -> None:
 HANGS = """
 import sys
 from pathlib import Path
-import properties.trace
+import properties.guard.trace
 from tests.hostile.adapters import hold
-properties.trace.LOAD_SECONDS = 0.3
-trace = properties.trace.Trace(Path(sys.argv[1]))
+properties.guard.trace.LOAD_SECONDS = 0.3
+trace = properties.guard.trace.Trace(Path(sys.argv[1]))
 with trace.loading("their:Adapter"):
     hold()
 """

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from properties import checks, interruption
+from properties import checks
 from properties.calls import Case
 from properties.errors import AdapterError
 from properties.execution import Outcome, judge
+from properties.guard import interruption
+from properties.guard.shadows import require_own
 from properties.lanes import LANES
 from properties.loading import load, subject_of
 from properties.registry import find
 from properties.report import describe, exit_code, header_lines, note_lines
-from properties.shadows import require_own
 from tests.hostile import adapters
 
 

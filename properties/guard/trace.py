@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from properties import protocol
+from properties.guard.watchdog import HEADER, LOAD_SECONDS
 from properties.literals import MAX_ELEMENTS
 from properties.protocol import Array, number_format
-from properties.watchdog import HEADER, LOAD_SECONDS
 
 __all__ = ["GIVE_UP", "Trace", "decoded", "method_of"]
 

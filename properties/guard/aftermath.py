@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from properties.execution import Outcome
+from properties.guard.trace import decoded
+from properties.guard.watchdog import read
 from properties.literals import call_literal
 from properties.registry import catalogue
-from properties.trace import decoded
-from properties.watchdog import read
 
 __all__ = ["how_ended", "loading", "outcome_of_death", "unfinished"]
 

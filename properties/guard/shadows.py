@@ -13,7 +13,7 @@ PACKAGES = ("properties", "reference_numpy", "lp_oracle")
 
 def require_own(folder: Path) -> None:
     """Raise AdapterError if the folder has a module or package named like one of the suite's."""
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
         for candidate in (folder / f"{name}.py", folder / name / "__init__.py"):
             if candidate.exists() and candidate.resolve() != home / name / "__init__.py":

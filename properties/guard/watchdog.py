@@ -1,9 +1,9 @@
 """A process beside the gate that ends what does not come back.
 
 Every process that judges keeps a file of shared memory that says since when it has been in a call
-of the implementation (``properties.trace`` writes it). This process looks at those files a few
-times a second. A call may hold the interpreter, so it is not interrupted: its process is asked
-where it stands, and killed. Who runs the gate goes on in a fresh process.
+of the implementation (``trace`` writes it). This process looks at those files a few times a second.
+A call may hold the interpreter, so it is not interrupted: its process is asked where it stands, and
+killed. Who runs the gate goes on in a fresh process.
 
 Started with a path, not as a module, and with the standard library alone, so that it costs little.
 """
@@ -115,8 +115,8 @@ def _end(path: Path) -> None:
 
 
 def _tell(folder: Path, stream: IO[str]) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from properties.aftermath import unfinished
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from properties.guard.aftermath import unfinished
 
     for outcome in unfinished(folder, ""):
         print(f"\nlatentmoe-gate: {outcome.id}: {outcome.message}", file=stream)

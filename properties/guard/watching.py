@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from properties import watchdog
 from properties.execution import Outcome
-from properties.trace import Trace
+from properties.guard import watchdog
+from properties.guard.trace import Trace
 
 if TYPE_CHECKING:
     import pytest

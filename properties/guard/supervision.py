@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from properties.aftermath import how_ended, loading, unfinished
-from properties.watching import DONE, add_verdict
+from properties.guard.aftermath import how_ended, loading, unfinished
+from properties.guard.watching import DONE, add_verdict
 
 __all__ = ["Ended", "supervised"]
 
