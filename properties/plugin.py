@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # Of what a property printed, so many characters are kept, from either end.
 OUTPUT = 4000
 
+# The most and the least ranks of a lane: starting a world takes seconds.
+RANKS = {"quick": (2, 2), "gate": (4, 4), "nightly": (4, 2)}
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -59,8 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gate-ranks",
         type=int,
         metavar="N",
-        help="at most N ranks, for an implementation that has several: 1, 2 or 4 (default 4, in "
-        "the quick lane 2)",
+        help="worlds of 2 and 4 ranks up to N, for an implementation that has them (default: 4, in "
+        "the quick lane 2, in the nightly lane both)",
     )
     group.addoption("--gate-json", metavar="FILE", type=Path, help="write the run as JSON")
     group.addoption(
@@ -184,7 +187,7 @@ class Gate:
         self.lane: str = config.getoption("--gate-lane")
         self.seed: int | None = config.getoption("--gate-seed")
         self.ranks: int | None = config.getoption("--gate-ranks")
-        subject.limit_ranks(self.ranks or (2 if self.lane == "quick" else 4))
+        subject.limit_ranks(*((self.ranks,) if self.ranks else RANKS[self.lane]))
         self.save = None if config.option.gate_save is None else Path(config.option.gate_save)
         seconds = watching.call_seconds
         self.about = describe(subject, self.lane, self.seed, self.ranks, seconds)

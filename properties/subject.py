@@ -81,9 +81,9 @@ class Subject:
         self.case = Case()
         yield self.case
 
-    def limit_ranks(self, most: int) -> None:
-        """Judge at most that many ranks; below two, nothing that needs several is offered."""
-        self.worlds = tuple(world for world in self.worlds if world <= most)
+    def limit_ranks(self, most: int, least: int = 2) -> None:
+        """Judge so many ranks; where none are left, nothing that needs several is offered."""
+        self.worlds = tuple(world for world in self.worlds if least <= world <= most)
         if not self.worlds:
             self.offered -= {"ranks"}
 

@@ -24,7 +24,7 @@ from properties.subject import Subject
     "QB-RANKS",
     source="App. D",
     needs=("ranks", "balancer"),
-    examples=52,
+    examples=32,
     inputs=splits.rounds(),
 )
 def test_qb_ranks(subject: Subject, inputs: RoundsInputs) -> None:

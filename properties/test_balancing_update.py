@@ -94,7 +94,7 @@ def test_qb_span(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-DIRECTION",
     source="Eq. 14, App. C",
     any_of=("quantile_update", "balancer"),
-    examples=80,
+    examples=60,
     inputs=balancing_update.updates(),
 )
 def test_qb_direction(subject: Subject, inputs: UpdateInputs) -> None:
@@ -190,7 +190,7 @@ def test_qb_sign(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-MONOTONE",
     source="Eq. 14",
     needs=("quantile_update",),
-    examples=60,
+    examples=40,
     inputs=balancing_update.updates(settled=0.7, steps=0.8),
 )
 def test_qb_monotone(subject: Subject, inputs: UpdateInputs) -> None:
@@ -235,7 +235,7 @@ def test_qb_monotone(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-NONEXPANSIVE",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=60,
+    examples=40,
     inputs=balancing_update.updates(),
 )
 def test_qb_nonexpansive(subject: Subject, inputs: UpdateInputs) -> None:
@@ -284,7 +284,7 @@ def test_qb_nonexpansive(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-EQUIVARIANT",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=60,
+    examples=40,
     inputs=balancing_update.updates(),
 )
 def test_qb_equivariant(subject: Subject, inputs: UpdateInputs) -> None:
@@ -328,7 +328,7 @@ def test_qb_equivariant(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-DUPLICATE",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=60,
+    examples=40,
     inputs=balancing_update.updates(),
 )
 def test_qb_duplicate(subject: Subject, inputs: UpdateInputs) -> None:

@@ -19,7 +19,7 @@ from properties.subject import Subject
 
 
 @specification(
-    "DSP-DENSE", source="Eq. 11, 12", needs=("experts",), examples=150, inputs=experts.inputs()
+    "DSP-DENSE", source="Eq. 11, 12", needs=("experts",), examples=110, inputs=experts.inputs()
 )
 def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
     """Grouped dispatch equals dense evaluation of sum over slots a of p_ia E_j(x_i), j = id_ia.

@@ -31,7 +31,7 @@ from properties.subject import Subject
     "LAY-GRAD",
     source="Eq. 11",
     needs=("layer_vjp",),
-    examples=60,
+    examples=50,
     inputs=layer_seeded.gradients(),
 )
 def test_lay_grad(subject: Subject, inputs: GradientInputs) -> None:

@@ -24,7 +24,7 @@ from properties.subject import Subject
     "LAY-TRAINEVAL",
     source="Eq. 11, 14",
     needs=("layer",),
-    examples=40,
+    examples=28,
     inputs=layer_seeded.modes(),
 )
 def test_lay_traineval(subject: Subject, inputs: LayerInputs) -> None:

@@ -39,7 +39,7 @@ from properties.subject import Routed, Subject
 
 
 @specification(
-    "RTR-VALID", source="Eq. 13", needs=("route",), examples=300, inputs=routing.inputs(fewest=1)
+    "RTR-VALID", source="Eq. 13", needs=("route",), examples=200, inputs=routing.inputs(fewest=1)
 )
 def test_rtr_valid(subject: Subject, inputs: RoutingInputs) -> None:
     """Each token gets K different experts in [0, N), a valid top-k of the biased scores s + b.
@@ -99,7 +99,7 @@ def test_rtr_scores(subject: Subject, near: RoutingInputs, faint: RoutingInputs)
 
 
 @specification(
-    "RTR-WEIGHTS", source="Eq. 13", needs=("route",), examples=200, inputs=routing.inputs()
+    "RTR-WEIGHTS", source="Eq. 13", needs=("route",), examples=140, inputs=routing.inputs()
 )
 def test_rtr_weights(subject: Subject, inputs: RoutingInputs) -> None:
     """The weight of a chosen expert is p_j = s_j / (S + epsilon), S the sum of the chosen s.
@@ -125,7 +125,7 @@ def test_rtr_weights(subject: Subject, inputs: RoutingInputs) -> None:
     require_weights(subject, routed, scores, "weights")
 
 
-@specification("RTR-SUM", source="Eq. 13", needs=("route",), examples=150, inputs=routing.inputs())
+@specification("RTR-SUM", source="Eq. 13", needs=("route",), examples=100, inputs=routing.inputs())
 def test_rtr_sum(subject: Subject, inputs: RoutingInputs) -> None:
     """Weights are finite, not negative, and sum to S / (S + epsilon) where they are normalised.
 
@@ -239,7 +239,7 @@ def test_rtr_shift(subject: Subject, inputs: RoutingInputs, shift: float) -> Non
     "RTR-CUTOFF",
     source="Eq. 14",
     needs=("route",),
-    examples=150,
+    examples=110,
     inputs=routing.inputs(all_experts=False),
 )
 def test_rtr_cutoff(subject: Subject, inputs: RoutingInputs) -> None:
@@ -307,7 +307,7 @@ def _telling_rows(count: int) -> list[int]:
     return sorted({row for row in (0, 15, 16, 32, count // 2, count - 1) if row < count})
 
 
-@specification("RTR-TIES", source="Eq. 13", needs=("route",), examples=120, inputs=routing.tied())
+@specification("RTR-TIES", source="Eq. 13", needs=("route",), examples=100, inputs=routing.tied())
 def test_rtr_ties(subject: Subject, inputs: RoutingInputs) -> None:
     """Exact ties, at the cutoff or everywhere, still give each token K different valid experts.
 
