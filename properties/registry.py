@@ -134,9 +134,15 @@ def specification(
 
 
 def catalogue() -> dict[str, Property]:
-    """Every property by id, in the order of the topics and, within one, of the file."""
+    """Every property by id, in the order of the topics and, within one, of the files."""
     _import_specifications()
-    return dict(sorted(_CATALOGUE.items(), key=lambda item: TOPICS.index(item[1].topic)))
+    return dict(sorted(_CATALOGUE.items(), key=lambda item: _place(item[1])))
+
+
+def _place(entry: Property) -> tuple[int, str, int]:
+    """Where a property stands, whatever was imported first."""
+    function = entry.function
+    return TOPICS.index(entry.topic), function.__module__, function.__code__.co_firstlineno
 
 
 @cache

@@ -45,7 +45,7 @@ from properties.subject import Subject
     "QB-VALUE",
     source="Eq. 14",
     needs=("quantile_update",),
-    examples=140,
+    examples=200,
     inputs=balancing.all_batches(),
 )
 def test_qb_value(subject: Subject, inputs: BatchInputs) -> None:

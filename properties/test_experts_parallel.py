@@ -25,7 +25,7 @@ from properties.subject import Subject
     source="Eq. 11, 12",
     needs=("ranks",),
     any_of=("experts", "experts_vjp"),
-    examples=28,
+    examples=40,
     drawn=splits.parallel_experts(),
 )
 def test_dsp_parallel(subject: Subject, drawn: ParallelExperts) -> None:

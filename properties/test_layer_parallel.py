@@ -33,7 +33,7 @@ from properties.subject import Subject
     source="Eq. 11",
     needs=("ranks",),
     any_of=("layer", "layer_vjp"),
-    examples=24,
+    examples=36,
     drawn=splits.parallel_layers(),
 )
 def test_lay_parallel(subject: Subject, drawn: ParallelLayer) -> None:

@@ -13,6 +13,8 @@ from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.registry import find
 
+pytestmark = pytest.mark.usefixtures("no_shrinking")
+
 FOLDER = Path(__file__).parent / "mutants"
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from properties.execution import LANES, judge
+from properties.execution import judge
+from properties.lanes import LANES
 from properties.loading import load
 from properties.registry import find
 from tests.peers.matrix import TABLES
