@@ -8,6 +8,7 @@ implementation is judged, the gate draws the quick lane's cases too.
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import HypothesisWarning
 from hypothesis.internal.conjecture import engine, providers
 from hypothesis.internal.constants_ast import Constants
 
@@ -79,19 +81,22 @@ def seeded(
 
 @contextmanager
 def reproducible_hypothesis() -> Iterator[None]:
-    """Make draws independent of the caller's modules, and bound the time of one shrink.
+    """Make draws independent of the caller's modules, and a failure of how it can be shown.
 
     Hypothesis mixes literals found in the modules that happen to be imported into what it draws: an
     edit of the implementation under test would change the inputs it is judged on. It also shrinks
     for up to five minutes per failure, which a gate with a verdict within a minute cannot afford.
-    Neither has a public setting.
+    Neither has a public setting. It warns of inputs that are long to print, which is no verdict
+    where warnings are errors.
     """
     saved = providers._get_local_constants, engine.MAX_SHRINKING_SECONDS
     providers.CONSTANTS_CACHE.cache.clear()
     providers._get_local_constants = Constants
     engine.MAX_SHRINKING_SECONDS = SHRINKING_SECONDS
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HypothesisWarning)
+            yield
     finally:
         providers._get_local_constants, engine.MAX_SHRINKING_SECONDS = saved
         providers.CONSTANTS_CACHE.cache.clear()

@@ -20,9 +20,6 @@ from properties.registry import Property, catalogue
 from tests.bite.faults import FAULTS, PRECISIONS, Fault, Faulty
 from tests.bite.reasons import LOWER, reasons
 
-# A long input is no reason for a warning here.
-pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-
 REASONS = dict(reasons())
 
 
