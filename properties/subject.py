@@ -11,11 +11,10 @@ modified, is a :class:`~properties.errors.ViolationError` of the property that m
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,14 +25,13 @@ from properties.boundary import (
     checked_parts,
     checked_result,
     exactly,
-    raised,
     read_only,
     round_to,
     split_arguments,
 )
 from properties.calls import Call, Case
 from properties.errors import AdapterError, ViolationError
-from properties.guard.interruption import is_real
+from properties.guard.protection import protected
 from properties.guard.trace import Trace
 from properties.protocol import (
     Array,
@@ -347,17 +345,8 @@ class Subject:
         self.case.calls.append(call)
         before = [array.tobytes() for array in arrays_in(arguments)]
         positional, keywords = split_arguments(label, read_only(arguments))
-        self.trace.begin(label, arguments)
-        try:
-            with warnings.catch_warnings(), np.errstate():
-                warnings.simplefilter("ignore")
-                call.output = function(*positional, **keywords)
-        except BaseException as error:
-            if is_real(error):
-                raise
-            raise ViolationError(raised(label, error)) from error
-        finally:
-            self.trace.end()
+        work = partial(function, *positional, **keywords)
+        call.output = protected(self.trace, label, work, ViolationError, arguments=arguments)
         for array, bytes_before in zip(arrays_in(arguments), before, strict=True):
             if array.tobytes() != bytes_before:
                 raise ViolationError(f"{label} modified one of its inputs in place")
@@ -368,17 +357,7 @@ class Subject:
 
         Raises AdapterError if reading it raises.
         """
-        self.trace.begin(label)
-        try:
-            with warnings.catch_warnings(), np.errstate():
-                warnings.simplefilter("ignore")
-                return read()
-        except BaseException as error:
-            if is_real(error):
-                raise
-            raise AdapterError(raised(f"reading {label}", error)) from error
-        finally:
-            self.trace.end()
+        return protected(self.trace, label, read, AdapterError, doing="reading ")
 
     def as_storage(self, values: Array) -> Array:
         return exactly(values, self.storage_dtype)
