@@ -24,7 +24,7 @@ class Layer(Experts):
     def router_logits_forward(self, x: Tensor, parameters: Any) -> Tensor:
         return self.logits(x, parameters.gate_weight)
 
-    def route(self, x: Tensor, p: Any, top_k: int) -> tuple[Tensor, Tensor]:
+    def chosen(self, x: Tensor, p: Any, top_k: int) -> tuple[Tensor, Tensor]:
         scores = torch.sigmoid(self.logits(x, p.gate_weight).float())
         ids = torch.topk(scores.detach() + p.e_score_correction_bias, top_k).indices
         chosen = scores.gather(1, ids)
@@ -32,7 +32,7 @@ class Layer(Experts):
 
     def routed(self, x: Tensor, p: Any, config: LayerConfig) -> Tensor:
         """The weighted sum u (M, L)."""
-        ids, weights = self.route(x, p, config.top_k)
+        ids, weights = self.chosen(x, p, config.top_k)
         latent = self.product(x, p.routed_expert_down_proj)
         scaled = weights * config.routed_scale
         caps = {"beta_gate": config.beta_gate, "beta_up": config.beta_up}
@@ -82,7 +82,7 @@ class ScaledSum(Layer):
     precision = Precision(storage="float16")
 
     def routed(self, x: Tensor, p: Any, config: LayerConfig) -> Tensor:
-        ids, weights = self.route(x, p, config.top_k)
+        ids, weights = self.chosen(x, p, config.top_k)
         latent = self.product(x, p.routed_expert_down_proj)
         caps = {"beta_gate": config.beta_gate, "beta_up": config.beta_up}
         return self.experts_forward(latent, ids, weights.half(), p.experts, **caps) * (
