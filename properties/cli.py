@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_ranks,
         metavar="N",
         help="judge worlds of 2 and 4 ranks up to N where the implementation has them; 1 judges "
-        "none; default: 4 ranks, in the quick lane 2, in the nightly lane both",
+        "none; default: 4 ranks, in the nightly lane both, in a whole quick run none",
     )
     run.add_argument(
         "--call-seconds",

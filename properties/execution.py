@@ -216,25 +216,35 @@ def judge_all(
     Raises KeyError for an unknown property id or lane.
     """
     outcomes = []
-    for entry in select(only, topics):
+    for entry in select(only, topics, lane=lane):
         outcomes.append(judge(entry, subject, lane_for(lane, theory=entry.theory), seed))
         if on_outcome is not None:
             on_outcome(outcomes[-1])
     return outcomes
 
 
-def select(only: Iterable[str] = (), topics: Iterable[str] = ()) -> list[Property]:
-    """The catalogue's entries with these ids and topics; all of them where none is named.
+def select(
+    only: Iterable[str] = (),
+    topics: Iterable[str] = (),
+    *,
+    lane: str = "gate",
+    ranks: int | None = None,
+) -> list[Property]:
+    """The catalogue's entries with these ids and topics; where none is named, the lane's.
 
+    Those are all, except in the quick lane: it leaves out statements that no edit of an
+    implementation can change, and the start of several ranks, unless ``ranks`` asks for them.
     Raises KeyError if an id does not exist.
     """
     wanted = {find(property_id).id for property_id in only}
     chosen_topics = set(topics)
+    short = lane == "quick" and not (wanted or chosen_topics)
     return [
         entry
         for entry in catalogue().values()
         if (not wanted or entry.id in wanted)
         and (not chosen_topics or entry.topic in chosen_topics)
+        and not (short and (entry.theory or ("ranks" in entry.needs and ranks is None)))
     ]
 
 

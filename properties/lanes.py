@@ -3,7 +3,8 @@
 ``gate`` repeats itself exactly, on every machine with the same Hypothesis version; ``quick`` is its
 first fifth, for an edit loop; ``nightly`` draws twenty times as many cases afresh and keeps
 Hypothesis' example database. Of a statement about the mathematics alone, which is as true whatever
-implementation is judged, the gate draws the quick lane's cases too.
+implementation is judged, the gate draws the quick lane's cases too. A whole run of the quick lane
+leaves those out, and several ranks (``properties.execution.select``).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         metavar="N",
         help="worlds of 2 and 4 ranks up to N, for an implementation that has them (default: 4, in "
-        "the quick lane 2, in the nightly lane both)",
+        "the nightly lane both, in a whole run of the quick lane none)",
     )
     group.addoption("--gate-json", metavar="FILE", type=Path, help="write the run as JSON")
     group.addoption(
@@ -90,7 +90,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     from properties.errors import AdapterError
-    from properties.execution import select
     from properties.guard import interruption
     from properties.guard.shadows import require_own
     from properties.guard.watching import Watching
@@ -103,12 +102,23 @@ def pytest_configure(config: pytest.Config) -> None:
         with watching.trace.loading(reference):
             subject = load(reference)
         subject.trace = watching.trace
-        chosen = {entry.id for entry in select(config.getoption("--gate-only"), _topics(config))}
+        chosen = {entry.id for entry in _selected(config)}
     except AdapterError as error:
         raise pytest.UsageError(f"--implementation: {error}") from error
     except KeyError as error:
         raise pytest.UsageError(f"--gate-only: {error.args[0]}") from error
     config.pluginmanager.register(Gate(config, subject, chosen, watching), "latentmoe-gate-run")
+
+
+def _selected(config: pytest.Config) -> list[Property]:
+    from properties.execution import select
+
+    return select(
+        config.getoption("--gate-only"),
+        _topics(config),
+        lane=config.getoption("--gate-lane"),
+        ranks=config.getoption("--gate-ranks"),
+    )
 
 
 def _topics(config: pytest.Config) -> list[str]:
@@ -251,11 +261,11 @@ class Gate:
 
     def _add_crash(self, report: pytest.TestReport) -> None:
         """pytest-xdist reports a dead worker as a failure without a phase of its own."""
-        from properties.guard.aftermath import how_ended, outcome_of_death
+        from properties.guard.aftermath import exit_status, how_ended, outcome_of_death
         from properties.report import failure_text
 
         for property_id in _ids([report.nodeid]):
-            how = how_ended(_exit_status(report))
+            how = how_ended(exit_status(report))
             crash = outcome_of_death(self.watching.folder, property_id, how)
             self._add(crash)
             report.longrepr = failure_text(crash, self.about)
@@ -275,6 +285,7 @@ class Gate:
         """Topics and figures before pytest's list of failures, the verdict after it."""
         from properties.report import (
             figure_lines,
+            left_out_lines,
             note_lines,
             topic_lines,
             unjudged_lines,
@@ -284,7 +295,10 @@ class Gate:
         self._sort()
         if self.outcomes:
             terminalreporter.section("verdicts by topic")
-            for line in [*topic_lines(self.outcomes), *unjudged_lines(self.about["offered"])]:
+            lines = topic_lines(self.outcomes)
+            if not self._narrowed:
+                lines += left_out_lines(self._chosen, self.about["offered"])
+            for line in [*lines, *unjudged_lines(self.about["offered"])]:
                 terminalreporter.write_line(line)
             figures = figure_lines(self.outcomes, theory=self._narrowed)
             if figures:
@@ -375,17 +389,6 @@ def _clipped(text: str) -> str:
         return text
     left_out = len(text) - 2 * OUTPUT
     return f"{text[:OUTPUT]}\n… {left_out} characters are left out …\n{text[-OUTPUT:]}"
-
-
-def _exit_status(report: pytest.TestReport) -> int | None:
-    """How a worker ended, if pytest-xdist lets it be seen."""
-    gateway = getattr(getattr(report, "node", None), "gateway", None)
-    process = getattr(getattr(gateway, "_io", None), "popen", None)
-    if process is None:
-        return None
-    with contextlib.suppress(Exception):
-        return int(process.wait(timeout=2.0))
-    return None
 
 
 def _close_launches() -> None:

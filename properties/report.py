@@ -7,7 +7,7 @@ import platform
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -198,6 +198,16 @@ def unjudged_lines(offered: Sequence[str]) -> list[str]:
     judged |= set(EXTRAS)
     left = [name for name in offered if name not in judged and "." not in name]
     return [f"offered, but not judged in this version: {', '.join(left)}"] if left else []
+
+
+def left_out_lines(chosen: Collection[str], offered: Collection[str]) -> list[str]:
+    """What a whole run in the quick lane, which judges ``chosen``, leaves to the gate."""
+    apart = [entry for entry in catalogue().values() if entry.id not in chosen]
+    theory = sum(entry.theory for entry in apart)
+    told = [f"{theory} statements on the mathematics alone"] if theory else []
+    several = [entry.id for entry in apart if "ranks" in entry.needs and "ranks" in offered]
+    told += [f"on several ranks {', '.join(several)} (here with --ranks 2)"] if several else []
+    return [f"left to the gate lane: {'; '.join(told)}"] if told else []
 
 
 def note_lines(outcomes: Sequence[Outcome]) -> list[str]:

@@ -133,7 +133,7 @@ def test_act_vjp_finite(subject: Subject, inputs: GradientInputs) -> None:
     "ACT-VJP-LINEAR",
     source="Eq. 12, differentiated",
     needs=("situ_glu_vjp",),
-    examples=35,
+    examples=22,
     inputs=activation_gradient.linear_inputs(),
 )
 def test_act_vjp_linear(subject: Subject, inputs: LinearInputs) -> None:

@@ -128,7 +128,7 @@ def test_qb_fraction(subject: Subject) -> None:
     "QB-CENTRE",
     source="Eq. 14",
     needs=("quantile_update",),
-    examples=75,
+    examples=48,
     inputs=balancing.batches(),
 )
 def test_qb_centre(subject: Subject, inputs: BatchInputs) -> None:
@@ -155,7 +155,7 @@ def test_qb_centre(subject: Subject, inputs: BatchInputs) -> None:
     "QB-SHIFT",
     source="Eq. 14",
     needs=("quantile_update",),
-    examples=60,
+    examples=40,
     inputs=balancing.shifts(),
 )
 def test_qb_shift(subject: Subject, inputs: ShiftInputs) -> None:
@@ -213,7 +213,7 @@ def _centrable(subject: Subject, shift: float, num_experts: int) -> float:
     "QB-COUNT",
     source="App. C",
     needs=("quantile_update",),
-    examples=80,
+    examples=50,
     inputs=balancing.batches(),
 )
 def test_qb_count(subject: Subject, inputs: BatchInputs) -> None:
@@ -259,7 +259,7 @@ def test_qb_count(subject: Subject, inputs: BatchInputs) -> None:
     "QB-RANK-EXACT",
     source="Eq. 14, App. C",
     needs=("quantile_update",),
-    examples=30,
+    examples=24,
     inputs=ranks.batches(),
 )
 def test_qb_rank_exact(subject: Subject, inputs: RankInputs) -> None:

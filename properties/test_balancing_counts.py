@@ -49,7 +49,7 @@ MANY = 130
     "QB-HIST-STEPS",
     source="Eq. 14, App. D",
     needs=("balancer",),
-    examples=40,
+    examples=28,
     history=balancing_state.histories(2, 4),
 )
 def test_qb_hist_steps(subject: Subject, history: History) -> None:
@@ -79,7 +79,7 @@ def test_qb_hist_steps(subject: Subject, history: History) -> None:
     "QB-HIST-RANGE",
     source="App. D",
     needs=("balancer",),
-    examples=30,
+    examples=20,
     history=balancing_state.extremes(),
 )
 def test_qb_hist_range(subject: Subject, history: History) -> None:
@@ -117,7 +117,7 @@ def test_qb_hist_range(subject: Subject, history: History) -> None:
     "QB-HIST-SPLIT",
     source="App. D",
     needs=("balancer",),
-    examples=14,
+    examples=10,
     history=balancing_state.histories(2, 40),
 )
 def test_qb_hist_split(subject: Subject, history: History) -> None:
@@ -269,7 +269,7 @@ def test_qb_hist_many(subject: Subject, inputs: Counted) -> None:
     "QB-HIST-EMPTY",
     source="App. D",
     needs=("balancer",),
-    examples=16,
+    examples=12,
     history=balancing_state.histories(2, 3),
 )
 def test_qb_hist_empty(subject: Subject, history: History) -> None:
@@ -307,7 +307,7 @@ def test_qb_hist_empty(subject: Subject, history: History) -> None:
     "QB-MASK",
     source="App. D",
     needs=("balancer",),
-    examples=24,
+    examples=16,
     history=balancing_state.histories(1, 3),
 )
 def test_qb_mask(subject: Subject, history: History) -> None:

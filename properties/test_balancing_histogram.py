@@ -44,7 +44,7 @@ from properties.subject import Subject
     "QB-RANK",
     source="App. D",
     needs=("balancer", "balancer.load_state_dict"),
-    examples=40,
+    examples=30,
     inputs=ranks.counts(),
 )
 def test_qb_rank(subject: Subject, inputs: CountInputs) -> None:
@@ -105,7 +105,7 @@ def test_qb_rank_sizes(subject: Subject, inputs: tuple[CountInputs, ...]) -> Non
     "QB-DEFER",
     source="Eq. 14, App. D",
     needs=("balancer",),
-    examples=60,
+    examples=36,
     inputs=balancing.histograms((64,)),
 )
 def test_qb_defer(subject: Subject, inputs: HistogramInputs) -> None:
@@ -137,7 +137,7 @@ def test_qb_defer(subject: Subject, inputs: HistogramInputs) -> None:
     "QB-HIST-TOTAL",
     source="App. D",
     needs=("balancer",),
-    examples=60,
+    examples=48,
     inputs=balancing.histograms(),
 )
 def test_qb_hist_total(subject: Subject, inputs: HistogramInputs) -> None:
@@ -172,7 +172,7 @@ def test_qb_hist_total(subject: Subject, inputs: HistogramInputs) -> None:
     "QB-HIST-BINS",
     source="App. D",
     needs=("balancer",),
-    examples=60,
+    examples=40,
     inputs=balancing.histograms((64, 16, 3, 2)),
 )
 def test_qb_hist_bins(subject: Subject, inputs: HistogramInputs) -> None:
@@ -265,7 +265,7 @@ def test_qb_hist_error(subject: Subject, inputs: HistogramInputs) -> None:
     "QB-HIST-CENTRE",
     source="Eq. 14, App. D",
     needs=("balancer",),
-    examples=60,
+    examples=40,
     inputs=balancing.histograms(),
 )
 def test_qb_hist_centre(subject: Subject, inputs: HistogramInputs) -> None:

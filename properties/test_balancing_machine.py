@@ -15,7 +15,7 @@ from properties.subject import Subject
     "QB-HIST-MODEL",
     source="Eq. 13, Eq. 14, App. D",
     needs=("balancer",),
-    examples=40,
+    examples=32,
     steps=(30, 50),
 )
 def test_qb_hist_model(subject: Subject) -> BalancerMachine:

@@ -105,7 +105,7 @@ def test_qb_start(subject: Subject, history: History) -> None:
     "QB-EVAL",
     source="App. D",
     needs=("balancer",),
-    examples=24,
+    examples=16,
     history=balancing_state.histories(2, 4),
 )
 def test_qb_eval(subject: Subject, history: History) -> None:
@@ -151,7 +151,7 @@ def _evaluate(followed: Followed, batch: MicroBatch) -> None:
     "QB-OFF",
     source="App. D",
     needs=("balancer",),
-    examples=16,
+    examples=12,
     history=balancing_state.histories(2, 3),
 )
 def test_qb_off(subject: Subject, history: History) -> None:
@@ -194,7 +194,7 @@ def test_qb_off(subject: Subject, history: History) -> None:
     "QB-REPLAY",
     source="App. D",
     needs=("balancer", "balancer.observe_recomputed"),
-    examples=24,
+    examples=16,
     history=balancing_state.histories(2, 4, masked=False),
 )
 def test_qb_replay(subject: Subject, history: History) -> None:
@@ -227,7 +227,7 @@ def test_qb_replay(subject: Subject, history: History) -> None:
     "QB-STATE",
     source="App. D",
     needs=("balancer", "balancer.state_dict", "balancer.load_state_dict"),
-    examples=20,
+    examples=14,
     history=balancing_state.histories(2, 4),
 )
 def test_qb_state(subject: Subject, history: History) -> None:

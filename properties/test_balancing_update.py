@@ -54,7 +54,7 @@ STATISTICS: tuple[Statistic, ...] = ("q", "q+1", "midpoint", "linear")
     "QB-SPAN",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=80,
+    examples=48,
     inputs=balancing_update.updates(),
 )
 def test_qb_span(subject: Subject, inputs: UpdateInputs) -> None:
@@ -94,7 +94,7 @@ def test_qb_span(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-DIRECTION",
     source="Eq. 14, App. C",
     any_of=("quantile_update", "balancer"),
-    examples=60,
+    examples=40,
     inputs=balancing_update.updates(),
 )
 def test_qb_direction(subject: Subject, inputs: UpdateInputs) -> None:
@@ -138,7 +138,7 @@ def test_qb_direction(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-SIGN",
     source="App. C; DeepSeek-V3, arXiv 2412.19437, Sec. 2.1.2",
     needs=("quantile_update",),
-    examples=60,
+    examples=36,
     inputs=balancing_update.updates(integral=True),
 )
 def test_qb_sign(subject: Subject, inputs: UpdateInputs) -> None:
@@ -190,7 +190,7 @@ def test_qb_sign(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-MONOTONE",
     source="Eq. 14",
     needs=("quantile_update",),
-    examples=40,
+    examples=30,
     inputs=balancing_update.updates(settled=0.7, steps=0.8),
 )
 def test_qb_monotone(subject: Subject, inputs: UpdateInputs) -> None:
@@ -235,7 +235,7 @@ def test_qb_monotone(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-NONEXPANSIVE",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=40,
+    examples=24,
     inputs=balancing_update.updates(),
 )
 def test_qb_nonexpansive(subject: Subject, inputs: UpdateInputs) -> None:
@@ -284,7 +284,7 @@ def test_qb_nonexpansive(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-EQUIVARIANT",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=40,
+    examples=24,
     inputs=balancing_update.updates(),
 )
 def test_qb_equivariant(subject: Subject, inputs: UpdateInputs) -> None:
@@ -328,7 +328,7 @@ def test_qb_equivariant(subject: Subject, inputs: UpdateInputs) -> None:
     "QB-DUPLICATE",
     source="Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=40,
+    examples=24,
     inputs=balancing_update.updates(),
 )
 def test_qb_duplicate(subject: Subject, inputs: UpdateInputs) -> None:

@@ -19,7 +19,7 @@ from properties.subject import Subject
 
 
 @specification(
-    "DSP-DENSE", source="Eq. 11, 12", needs=("experts",), examples=110, inputs=experts.inputs()
+    "DSP-DENSE", source="Eq. 11, 12", needs=("experts",), examples=80, inputs=experts.inputs()
 )
 def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
     """Grouped dispatch equals dense evaluation of sum over slots a of p_ia E_j(x_i), j = id_ia.
@@ -47,7 +47,7 @@ def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
 
 
 @specification(
-    "DSP-PERMUTE", source="Eq. 11", needs=("experts",), examples=60, drawn=experts.permuted()
+    "DSP-PERMUTE", source="Eq. 11", needs=("experts",), examples=40, drawn=experts.permuted()
 )
 def test_dsp_permute(subject: Subject, drawn: tuple[ExpertInputs, Array]) -> None:
     """Permuting tokens, with their ids and weights, permutes the rows of the result.
@@ -75,7 +75,7 @@ def test_dsp_permute(subject: Subject, drawn: tuple[ExpertInputs, Array]) -> Non
     "DSP-ONEHOT",
     source="Eq. 12",
     needs=("experts",),
-    examples=40,
+    examples=24,
     drawn=experts.one_expert_at_a_time(),
 )
 def test_dsp_onehot(subject: Subject, drawn: tuple[ExpertInputs, tuple[int, ...]]) -> None:
@@ -102,7 +102,7 @@ def test_dsp_onehot(subject: Subject, drawn: tuple[ExpertInputs, tuple[int, ...]
 
 
 @specification(
-    "DSP-SAME", source="Eq. 11", needs=("experts",), examples=60, inputs=experts.identical()
+    "DSP-SAME", source="Eq. 11", needs=("experts",), examples=36, inputs=experts.identical()
 )
 def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
     """Identical experts whose weights add up to 1 equal one of them; twice the weights, twice that.
@@ -133,7 +133,7 @@ def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
     "DSP-EMPTY",
     source="Eq. 11",
     needs=("experts",),
-    examples=30,
+    examples=22,
     inputs=experts.with_idle_experts(),
 )
 def test_dsp_empty(subject: Subject, inputs: ExpertInputs) -> None:

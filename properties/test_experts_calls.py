@@ -45,7 +45,7 @@ def test_dsp_sizes(subject: Subject, inputs: ExpertInputs) -> None:
     "DSP-LAYOUT",
     source="Eq. 11, 12",
     needs=("experts",),
-    examples=20,
+    examples=14,
     inputs=experts.laid_out_calls(),
 )
 def test_dsp_layout(subject: Subject, inputs: ExpertInputs) -> None:
@@ -117,7 +117,7 @@ def test_dsp_repeat(subject: Subject, inputs: ExpertInputs) -> None:
 
 
 @specification(
-    "DSP-CALLS", source="Eq. 11", needs=("experts",), examples=14, drawn=experts.in_a_row()
+    "DSP-CALLS", source="Eq. 11", needs=("experts",), examples=10, drawn=experts.in_a_row()
 )
 def test_dsp_calls(
     subject: Subject, drawn: tuple[ExpertInputs, ExpertInputs, ExpertInputs]

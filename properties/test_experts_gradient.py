@@ -27,7 +27,7 @@ from properties.subject import Subject
     "DSP-GRAD",
     source="Eq. 11, 12",
     needs=("experts_vjp",),
-    examples=50,
+    examples=36,
     inputs=experts.backward_calls(),
 )
 def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
@@ -84,7 +84,7 @@ def test_dsp_grad_sizes(subject: Subject, inputs: ExpertInputs) -> None:
     "DSP-GRAD-ZERO",
     source="Eq. 11",
     needs=("experts_vjp",),
-    examples=12,
+    examples=9,
     inputs=experts.any_call(fewest_tokens=0),
 )
 def test_dsp_grad_zero(subject: Subject, inputs: ExpertInputs) -> None:
@@ -125,7 +125,7 @@ def test_dsp_grad_zero(subject: Subject, inputs: ExpertInputs) -> None:
     "DSP-GRAD-SUM",
     source="Eq. 11",
     needs=("experts_vjp",),
-    examples=20,
+    examples=12,
     drawn=experts.marked_rows(),
 )
 def test_dsp_grad_sum(subject: Subject, drawn: Marked) -> None:

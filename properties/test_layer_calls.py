@@ -14,7 +14,7 @@ from properties.subject import Subject
 
 
 @specification(
-    "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=20, inputs=layer_calls.at_size()
+    "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=16, inputs=layer_calls.at_size()
 )
 def test_lay_sizes(subject: Subject, inputs: SizedInputs) -> None:
     """Eq. 11 holds beyond the size of a tile: 533 tokens, widths to 130, 600 experts, 17 slots.
@@ -38,7 +38,7 @@ def test_lay_sizes(subject: Subject, inputs: SizedInputs) -> None:
 
 
 @specification(
-    "LAY-FAR", source="Eq. 11", needs=("layer",), examples=16, inputs=layer_calls.far_off()
+    "LAY-FAR", source="Eq. 11", needs=("layer",), examples=11, inputs=layer_calls.far_off()
 )
 def test_lay_far(subject: Subject, inputs: SizedInputs) -> None:
     """Eq. 11 holds for tokens of amplitude 1e-8 to 1e-6 and 1e4 to 1e6, and so do its gradients.
@@ -61,7 +61,7 @@ def test_lay_far(subject: Subject, inputs: SizedInputs) -> None:
     "LAY-GRAD-MIXED",
     source="Eq. 11",
     needs=("layer_vjp",),
-    examples=15,
+    examples=12,
     inputs=layer_calls.long_gradients(),
 )
 def test_lay_grad_mixed(subject: Subject, inputs: SizedInputs) -> None:
@@ -88,7 +88,7 @@ def test_lay_grad_mixed(subject: Subject, inputs: SizedInputs) -> None:
 
 
 @specification(
-    "LAY-LAYOUT", source="Eq. 11", needs=("layer",), examples=8, inputs=layer_calls.any_memory()
+    "LAY-LAYOUT", source="Eq. 11", needs=("layer",), examples=6, inputs=layer_calls.any_memory()
 )
 def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
     """Values count, not how they lie in memory: x, cotangent and parameters may have any strides.
@@ -114,7 +114,7 @@ def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
 
 
 @specification(
-    "LAY-CALLS", source="Eq. 11", needs=("layer",), examples=10, drawn=layer_calls.in_a_row()
+    "LAY-CALLS", source="Eq. 11", needs=("layer",), examples=7, drawn=layer_calls.in_a_row()
 )
 def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, SizedInputs]) -> None:
     """Calls know nothing of each other: each is right, whatever was called before it.

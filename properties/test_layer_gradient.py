@@ -88,7 +88,7 @@ def test_lay_grad(subject: Subject, inputs: GradientInputs) -> None:
     "LAY-SPARSE",
     source="Eq. 11, 13",
     needs=("layer_vjp",),
-    examples=40,
+    examples=24,
     inputs=layer_seeded.sparse(),
 )
 def test_lay_sparse(subject: Subject, inputs: GradientInputs) -> None:

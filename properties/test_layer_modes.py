@@ -24,7 +24,7 @@ from properties.subject import Subject
     "LAY-TRAINEVAL",
     source="Eq. 11, 14",
     needs=("layer",),
-    examples=28,
+    examples=20,
     inputs=layer_seeded.modes(),
 )
 def test_lay_traineval(subject: Subject, inputs: LayerInputs) -> None:
@@ -56,7 +56,7 @@ def test_lay_traineval(subject: Subject, inputs: LayerInputs) -> None:
     "LAY-NAN",
     source="Eq. 11",
     needs=("layer",),
-    examples=30,
+    examples=18,
     inputs=layer_seeded.with_lost_tokens(),
 )
 def test_lay_nan(subject: Subject, inputs: NanInputs) -> None:

@@ -24,7 +24,7 @@ from properties.subject import Subject
     "LAY-SCALE",
     source="Eq. 11",
     needs=("layer",),
-    examples=24,
+    examples=16,
     inputs=layer_seeded.scales(),
 )
 def test_lay_scale(subject: Subject, inputs: ScaleInputs) -> None:
@@ -76,7 +76,7 @@ def test_lay_scale(subject: Subject, inputs: ScaleInputs) -> None:
     "LAY-SMALLGAP",
     source="Eq. 13",
     needs=("layer",),
-    examples=30,
+    examples=20,
     inputs=layer_seeded.fine_biases(),
 )
 def test_lay_smallgap(subject: Subject, inputs: LayerInputs) -> None:
@@ -157,7 +157,7 @@ def test_lay_mixed(subject: Subject, inputs: LongInputs) -> None:
     "LAY-LOGITS",
     source="Eq. 11, 13",
     needs=("router_logits",),
-    examples=40,
+    examples=26,
     inputs=layer_seeded.routers(),
 )
 def test_lay_logits(subject: Subject, inputs: LayerInputs) -> None:

@@ -39,7 +39,7 @@ from properties.subject import Routed, Subject
 
 
 @specification(
-    "RTR-VALID", source="Eq. 13", needs=("route",), examples=200, inputs=routing.inputs(fewest=1)
+    "RTR-VALID", source="Eq. 13", needs=("route",), examples=120, inputs=routing.inputs(fewest=1)
 )
 def test_rtr_valid(subject: Subject, inputs: RoutingInputs) -> None:
     """Each token gets K different experts in [0, N), a valid top-k of the biased scores s + b.
@@ -67,7 +67,7 @@ def test_rtr_valid(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-SCORES",
     source="Eq. 13",
     needs=("route",),
-    examples=120,
+    examples=80,
     near=routing.nearly_tied(),
     faint=routing.faint(),
 )
@@ -125,7 +125,7 @@ def test_rtr_weights(subject: Subject, inputs: RoutingInputs) -> None:
     require_weights(subject, routed, scores, "weights")
 
 
-@specification("RTR-SUM", source="Eq. 13", needs=("route",), examples=100, inputs=routing.inputs())
+@specification("RTR-SUM", source="Eq. 13", needs=("route",), examples=60, inputs=routing.inputs())
 def test_rtr_sum(subject: Subject, inputs: RoutingInputs) -> None:
     """Weights are finite, not negative, and sum to S / (S + epsilon) where they are normalised.
 
@@ -156,7 +156,7 @@ def test_rtr_sum(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-STEER",
     source="Eq. 13",
     needs=("route",),
-    examples=120,
+    examples=70,
     inputs=routing.inputs(),
     push=st.sampled_from([0.5, 3.0, 34.5, 100.0]),
     seed=seeds(),
@@ -270,7 +270,7 @@ def test_rtr_cutoff(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-TOKEN",
     source="Eq. 13",
     needs=("route",),
-    examples=60,
+    examples=36,
     inputs=routing.batches(),
     seed=seeds(),
 )
@@ -307,7 +307,7 @@ def _telling_rows(count: int) -> list[int]:
     return sorted({row for row in (0, 15, 16, 32, count // 2, count - 1) if row < count})
 
 
-@specification("RTR-TIES", source="Eq. 13", needs=("route",), examples=100, inputs=routing.tied())
+@specification("RTR-TIES", source="Eq. 13", needs=("route",), examples=60, inputs=routing.tied())
 def test_rtr_ties(subject: Subject, inputs: RoutingInputs) -> None:
     """Exact ties, at the cutoff or everywhere, still give each token K different valid experts.
 

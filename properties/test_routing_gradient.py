@@ -115,7 +115,7 @@ def test_rtr_grad_flat(subject: Subject, inputs: GradientInputs) -> None:
     "RTR-GRAD-LINEAR",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=40,
+    examples=24,
     inputs=routing_gradient.pairs(),
 )
 def test_rtr_grad_linear(subject: Subject, inputs: PairInputs) -> None:
@@ -151,7 +151,7 @@ def test_rtr_grad_linear(subject: Subject, inputs: PairInputs) -> None:
     "RTR-GRAD-SLOTS",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=40,
+    examples=24,
     inputs=routing_gradient.pairs(),
     seed=seeds(),
 )
@@ -198,7 +198,7 @@ def _of_experts(by_expert: Array, routed: Routed) -> Array:
     "RTR-GRAD-FAR",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=60,
+    examples=36,
     inputs=routing_gradient.far(),
 )
 def test_rtr_grad_far(subject: Subject, inputs: GradientInputs) -> None:

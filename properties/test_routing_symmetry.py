@@ -27,7 +27,7 @@ from properties.subject import Subject
 
 
 @specification(
-    "RTR-MARGIN", source="Eq. 13", needs=("route",), examples=120, inputs=routing_margins.margins()
+    "RTR-MARGIN", source="Eq. 13", needs=("route",), examples=70, inputs=routing_margins.margins()
 )
 def test_rtr_margin(subject: Subject, inputs: RoutingInputs) -> None:
     """A clear margin at the cutoff decides the choice; inside the radius, or tied, either is right.

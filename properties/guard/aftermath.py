@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import signal
@@ -14,7 +15,7 @@ from properties.guard.watchdog import read
 from properties.literals import call_literal
 from properties.registry import catalogue
 
-__all__ = ["how_ended", "loading", "outcome_of_death", "unfinished"]
+__all__ = ["exit_status", "how_ended", "loading", "outcome_of_death", "unfinished"]
 
 # Of the place where it stood, so many frames are told, the innermost first.
 FRAMES = 6
@@ -34,6 +35,17 @@ def how_ended(code: int | None) -> str:
     except ValueError:
         return f"signal {-code}"
     return f"{name}; often that memory ran out" if -code == signal.SIGKILL else name
+
+
+def exit_status(report: Any) -> int | None:
+    """How a worker of pytest-xdist ended, if its last report lets that be seen."""
+    gateway = getattr(getattr(report, "node", None), "gateway", None)
+    process = getattr(getattr(gateway, "_io", None), "popen", None)
+    if process is None:
+        return None
+    with contextlib.suppress(Exception):
+        return int(process.wait(timeout=2.0))
+    return None
 
 
 def loading(folder: Path, how: str) -> str:

@@ -32,7 +32,7 @@ from properties.ranks.worker import FOLDER, KEY, dump_of, log_of, socket_in
 START_SECONDS = 120.0
 
 # How long ended processes are waited for, and a rank that was asked where it stands.
-END_SECONDS = 10.0
+END_SECONDS = 20.0
 DUMP_SECONDS = 2.0
 
 # What is told of a log, and of a stack.
@@ -146,12 +146,13 @@ class Launch:
     # The end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let idle ranks go, and wait until torchrun has seen them off."""
+        """Let idle ranks go, and torchrun, which would wait for more of them than their end."""
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 connection.send(None)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._torchrun.wait(timeout=END_SECONDS)
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):
+                connection.poll(END_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -175,11 +176,19 @@ class Launch:
 def _torchrun(world: int, folder: Path, key: bytes) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(world)]
-    command += ["-m", "properties.ranks.worker"]
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", "1")
     if sys.platform.startswith("linux"):
+        # Forked off torchrun, which knows torch and has not touched a device, ranks start at once.
+        command += [
+            "--start-method",
+            "fork",
+            "--run-path",
+            str(Path(__file__).with_name("worker.py")),
+        ]
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    else:
+        command += ["-m", "properties.ranks.worker"]
     root = str(Path(__file__).parents[2])
     known = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = root if not known else root + os.pathsep + known
@@ -211,6 +220,11 @@ def _short_folder() -> str | None:
 
 
 def _tail(path: Path) -> str:
+    """The last lines of a log; of a crash its first, where its own frames are."""
     if not path.exists():
         return ""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-LINES:])
+    lines = path.read_text(errors="replace").splitlines()
+    crashes = [place for place, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    if crashes:
+        return "\n".join(lines[max(0, crashes[-1] - LINES // 2) :][: LINES + LINES // 2])
+    return "\n".join(lines[-LINES:])

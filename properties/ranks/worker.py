@@ -57,6 +57,7 @@ def main() -> None:
     """Serve the controller until it closes the connection."""
     folder, rank = Path(os.environ[FOLDER]), int(os.environ["RANK"])
     _redirect(log_of(folder, rank))
+    _end_when_told()
     faulthandler.enable()
     dump = dump_of(folder, rank).open("w")
     faulthandler.register(signal.SIGUSR1, file=dump, all_threads=True)
@@ -75,6 +76,13 @@ def _redirect(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(descriptor, stream.fileno())
+
+
+def _end_when_told() -> None:
+    """Forked off torchrun, a rank has its handlers, which do nothing while a call does not end."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _receive(connection: Connection[Any, Any], orders: queue.Queue[Order]) -> None:

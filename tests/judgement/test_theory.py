@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from properties.execution import judge
+from properties.execution import judge, select
 from properties.lanes import LANES, lane_for
 from properties.loading import subject_of
 from properties.reference import Reference
 from properties.registry import Property, catalogue
+from properties.report import left_out_lines
 
 THEORY = [entry for entry in catalogue().values() if entry.theory]
 
@@ -23,3 +24,22 @@ def test_only_theory_is_cut_short_and_only_in_the_gate() -> None:
     assert lane_for("gate", theory=True) is LANES["quick"]
     assert lane_for("gate", theory=False) is LANES["gate"]
     assert lane_for("nightly", theory=True) is LANES["nightly"]
+
+
+def test_a_whole_quick_run_leaves_theory_and_ranks_out_and_says_so() -> None:
+    chosen = {entry.id for entry in select(lane="quick")}
+    ranks = {entry.id for entry in catalogue().values() if "ranks" in entry.needs}
+    assert set(catalogue()) - chosen == {entry.id for entry in THEORY} | ranks
+    several = f"on several ranks {', '.join(name for name in catalogue() if name in ranks)}"
+    told = f"left to the gate lane: {len(THEORY)} statements on the mathematics alone"
+    assert left_out_lines(chosen, ()) == [told]
+    assert left_out_lines(chosen, ("ranks",)) == [f"{told}; {several} (here with --ranks 2)"]
+    assert left_out_lines(set(catalogue()), ("ranks",)) == []
+
+
+def test_what_is_asked_for_is_judged_in_the_quick_lane_too() -> None:
+    assert [entry.id for entry in select(["OPT-WEAK"], lane="quick")] == ["OPT-WEAK"]
+    assert "OPT-WEAK" in {entry.id for entry in select(topics=["optimality"], lane="quick")}
+    assert "QB-RANKS" in {entry.id for entry in select(topics=["balancing"], lane="quick")}
+    assert "QB-RANKS" in {entry.id for entry in select(lane="quick", ranks=2)}
+    assert len(select()) == len(select(lane="nightly")) == len(catalogue())
