@@ -20,8 +20,13 @@ class Correct:
     precision = Precision(compute="float32", accumulate="float32", storage="float32")
 
     def situ_glu(self, gate: Array, up: Array, *, beta_gate: float, beta_up: float) -> Array:
+        self.check(beta_gate, beta_up)
         with np.errstate(all="ignore"):
             return self.product(gate, up, beta_gate, beta_up)
+
+    def check(self, beta_gate: float, beta_up: float) -> None:
+        if not (0 < beta_gate < np.inf and 0 < beta_up < np.inf):
+            raise ValueError(f"caps must be positive and finite, not {beta_gate} and {beta_up}")
 
     def product(self, gate: Array, up: Array, beta_gate: float, beta_up: float) -> Array:
         sigma = self.sigmoid(gate, beta_gate)

@@ -25,6 +25,7 @@ class CorrectGradient(Correct):
     def situ_glu_vjp(
         self, gate: Array, up: Array, cotangent: Array, *, beta_gate: float, beta_up: float
     ) -> Pair:
+        self.check(beta_gate, beta_up)
         with np.errstate(all="ignore"):
             caps = np.float32(beta_gate), np.float32(beta_up)
             return self.gradients(gate, up, cotangent, *caps)

@@ -231,23 +231,28 @@ class AnyCap(Correct):
 
     killed_by = "ACT-REJECT"
 
+    def check(self, beta_gate: float, beta_up: float) -> None:
+        pass
+
 
 class ZeroCapDivides(Correct):
     """Only a division by zero stops a cap of 0; the others are refused."""
 
     killed_by = "ACT-REJECT"
 
-    def situ_glu(self, gate: Array, up: Array, *, beta_gate: float, beta_up: float) -> Array:
+    def check(self, beta_gate: float, beta_up: float) -> None:
         1 / beta_gate + 1 / beta_up
         if not (0 <= beta_gate < np.inf and 0 <= beta_up < np.inf):
             raise ValueError(f"caps must be positive, not {beta_gate} and {beta_up}")
-        return super().situ_glu(gate, up, beta_gate=beta_gate, beta_up=beta_up)
 
 
 class SilentlyOff(Correct):
     """A cap up to 0 or not finite switches its softcap off, and nobody is told."""
 
     killed_by = "ACT-REJECT"
+
+    def check(self, beta_gate: float, beta_up: float) -> None:
+        pass
 
     def gate_cap(self, z: Array, beta: float) -> Array:
         return super().gate_cap(z, beta) if 0 < beta < np.inf else z
@@ -274,10 +279,8 @@ class RefusedForwardOnly(CorrectGradient):
 
     killed_by = "ACT-REJECT"
 
-    def product(self, gate: Array, up: Array, beta_gate: float, beta_up: float) -> Array:
-        if not (0 < beta_gate < np.inf and 0 < beta_up < np.inf):
-            raise ValueError(f"caps must be positive and finite, not {beta_gate} and {beta_up}")
-        return super().product(gate, up, beta_gate, beta_up)
-
-    def gradients(self, gate: Array, up: Array, c: Array, beta_gate: float, beta_up: float) -> Pair:
-        return super().gradients(gate, up, c, beta_gate, beta_up)
+    def situ_glu_vjp(
+        self, gate: Array, up: Array, cotangent: Array, *, beta_gate: float, beta_up: float
+    ) -> Pair:
+        with np.errstate(all="ignore"):
+            return self.gradients(gate, up, cotangent, beta_gate, beta_up)

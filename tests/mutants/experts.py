@@ -308,7 +308,7 @@ class _Gradients(Correct):
         return super().experts_forward(x, expert_ids, weights, parameters, **betas)
 
     def spoilt(self, gradient: Tensor, parameter: Tensor, used_N: Tensor) -> Tensor:
-        raise NotImplementedError
+        return gradient
 
 
 class IdleGradientsUninitialised(_Gradients):

@@ -143,7 +143,7 @@ class RowAfterRow(Reference):
         given = dict(zip(names, args, strict=True))
         if self.argument in given:
             given[self.argument] = self.read(given[self.argument])
-        else:
+        elif self.argument:
             whole = given["parameters"]
             changed = {n: getattr(whole, n) for n in ("gate_proj", "up_proj", "down_proj")}
             changed[self.argument] = self.read(changed[self.argument])

@@ -26,7 +26,7 @@ class Histogram(HistogramBalancer):
         self, logits_MN: Array, *, training: bool = True, mask: Array | None = None
     ) -> Routing:
         routing = reference.route(logits_MN, self.bias, top_k=self.top_k)
-        if training and routing.cutoff is not None:
+        if training and self.enabled and routing.cutoff is not None:
             r_MN = routing.cutoff[:, None] - scores(logits_MN)
             self.count(r_MN if mask is None else self.valid(r_MN, mask))
         return routing
@@ -44,7 +44,7 @@ class Histogram(HistogramBalancer):
         return histogram_range(self.bias)
 
     def update(self) -> None:
-        if not self.histogram.sum():
+        if not self.enabled or not self.histogram.sum():
             return
         low, high = self.range()
         cumulative = self.cumulative()

@@ -169,6 +169,7 @@ class LayerInParts(Dispatched):
     def layer(
         self, x: Array, parameters: LayerParameters, *, config: LayerConfig, training: bool = False
     ) -> Array:
+        shape, x = x.shape, x.reshape(-1, x.shape[-1])
         (x,), own = self.gathered(x)
         logits = reference.router_logits(x, parameters.gate_weight)
         bias = parameters.e_score_correction_bias
@@ -176,7 +177,8 @@ class LayerInParts(Dispatched):
         mine = self.own_weights(routing.expert_ids, routing.weights, len(bias))
         part = routed_sum(x, parameters, Routing(routing.expert_ids, mine), config=config)
         routed = self.normed_sum(part, parameters, config)
-        return (routed + shared_outputs(x, parameters, config=config).sum(axis=0))[own]
+        out = routed + shared_outputs(x, parameters, config=config).sum(axis=0)
+        return out[own].reshape(shape)
 
     def normed_sum(self, part: Array, parameters: LayerParameters, config: LayerConfig) -> Array:
         return routed_output(self.added(part), parameters, config=config)
