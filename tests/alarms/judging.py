@@ -30,7 +30,7 @@ OWN = {
     "own-BFloat16": "impl_torch.adapter:BFloat16",
 }
 
-# The most ranks of a world, where ranks are judged at all: what the gate does in each lane.
+# The most ranks of a world, where ranks are judged at all, as in the gate's own --ranks.
 RANKS = {"quick": 2, "gate": 4}
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from scipy.stats import beta
 
 from tests.alarms.journal import Alarm, Run
+from tests.alarms.judging import RANKS
 
 CONFIDENCE = 0.95
 
@@ -92,8 +93,7 @@ def _alarm_text(run: Run, alarm: Alarm) -> str:
 def command(run: Run, alarm: Alarm) -> str:
     """The call of the gate that shows the alarm again."""
     words = ["latentmoe-gate", "run", run.reference, "--lane", run.lane, "--seed", str(run.seed)]
-    if not run.ranks:
-        words += ["--ranks", "1"]
+    words += ["--ranks", str(RANKS[run.lane] if run.ranks else 1)]
     if " " not in alarm.id:
         words += ["--only", alarm.id]
     return shlex.join(words)

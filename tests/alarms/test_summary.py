@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.alarms.journal import Alarm, Run
-from tests.alarms.summary import page, rows, text, upper_bound
+from tests.alarms.summary import command, page, rows, text, upper_bound
 
 RUN = Run(
     seed=17,
@@ -71,6 +71,12 @@ def test_an_alarm_is_told_with_its_seed_and_the_call_that_repeats_it() -> None:
         "--only RTR-SUM" in told
     )
     assert "Alarms: 1 (1 failed), in 1 of 2 runs, which is 50 %." in told
+
+
+def test_ranks_are_repeated_where_they_were_judged() -> None:
+    assert "--ranks 4 --only RTR-SUM" in command(replace(RUN, ranks=True), ALARM)
+    broken = Alarm("the run itself", "suite error", "KeyError")
+    assert command(replace(RUN, lane="quick"), broken).endswith("--seed 17 --ranks 1")
 
 
 def test_the_page_says_how_it_was_made_and_what_variants_are_free_to_do() -> None:

@@ -154,3 +154,29 @@ class Inexact(Activation):
         rng = np.random.default_rng(z.size)
         errors = rng.uniform(-ulps, ulps, z.shape) * np.finfo(np.float32).eps
         return np.asarray(z * (1 + errors), np.float32)
+
+
+class Uncapped(Activation):
+    """A cap of 0 or less switches its softcap off, as many configurations have it."""
+
+    freedom = "beta_off = 0"
+    conventions = Conventions(beta_off=0.0)
+
+    def caps(self, *betas: float) -> list[Any]:
+        if any(math.isnan(beta) or beta == math.inf for beta in betas):
+            raise ValueError(f"caps {betas} must be numbers, 0 or less for none")
+        return [self.work(beta) if beta > 0 else None for beta in betas]
+
+    def capped(self, z: Array, beta: Any) -> tuple[Array, Any]:
+        """Value and slope."""
+        if beta is None:
+            return z, self.work(1)
+        t = self.tanh(z / beta)
+        return beta * t, (1 - t) * (1 + t)
+
+    def forward(self, g: Array, u: Array, b1: Any, b2: Any) -> Array:
+        return self.capped(g, b1)[0] * self.sigmoid(g) * self.capped(u, b2)[0]
+
+    def backward(self, g: Array, u: Array, c: Array, b1: Any, b2: Any) -> tuple[Array, Array]:
+        (gate, slope), (up, up_slope), s = self.capped(g, b1), self.capped(u, b2), self.sigmoid(g)
+        return c * up * (slope * s + gate * (s * (1 - s))), c * (gate * s) * up_slope

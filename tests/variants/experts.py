@@ -147,3 +147,59 @@ class OpByOp(Experts):
             y = self.expert(x[rows], *one, (beta_gate, beta_up))
             out = out.index_add(0, rows, y * weights[rows, slots, None].to(x.dtype))
         return out
+
+
+class Padded(Experts):
+    """Every expert is given as many rows as the fullest one: zeros fill up, one batched product."""
+
+    freedom = "a dispatch with padding"
+    conventions = Conventions(deterministic=False)  # gradients of gathers add in any order
+
+    def experts_forward(
+        self,
+        x: Tensor,
+        expert_ids: Tensor,
+        weights: Tensor,
+        parameters: Any,
+        *,
+        beta_gate: float,
+        beta_up: float,
+    ) -> Tensor:
+        p, (tokens, top_k) = parameters, expert_ids.shape
+        flat = expert_ids.reshape(-1).long()
+        mine = torch.nn.functional.one_hot(flat, len(p.gate_proj))
+        place = (mine.cumsum(0) - 1).gather(1, flat[:, None])[:, 0]
+        capacity = int(mine.sum(0).max()) if len(flat) else 0
+        rows = x.new_zeros(len(p.gate_proj), capacity, x.shape[1])
+        rows = rows.index_put((flat, place), x.repeat_interleave(top_k, 0))
+        y = self.expert(rows, p.gate_proj, p.up_proj, p.down_proj, (beta_gate, beta_up))
+        terms = y[flat, place] * weights.reshape(-1, 1)
+        return terms.reshape(tokens, top_k, x.shape[1]).sum(1)
+
+
+class Compensated(Experts):
+    """The terms of a token are added up slot by slot as Kahan does, from the last."""
+
+    freedom = "compensated sums: better than the declared formats"
+    conventions = Conventions(deterministic=False)  # gradients of gathers add in any order
+
+    def experts_forward(
+        self,
+        x: Tensor,
+        expert_ids: Tensor,
+        weights: Tensor,
+        parameters: Any,
+        *,
+        beta_gate: float,
+        beta_up: float,
+    ) -> Tensor:
+        p, ids = parameters, expert_ids.long()
+        total = lost = torch.zeros_like(x)
+        for slot in reversed(range(ids.shape[1])):
+            one = (w[ids[:, slot]] for w in (p.gate_proj, p.up_proj, p.down_proj))
+            y = self.expert(x[:, None], *one, (beta_gate, beta_up))[:, 0]
+            term = y * weights[:, slot, None] - lost
+            grown = total + term
+            rest = (grown - total) - term
+            lost, total = torch.where(rest.isfinite(), rest, 0.0), grown
+        return total

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from properties.protocol import LayerConfig, Precision
+from properties.protocol import Conventions, LayerConfig, Precision
 from tests.variants.experts import Experts
 
 
@@ -104,3 +105,18 @@ class FoldedNorm(Layer):
     def raised(self, u: Tensor, p: Any, eps: float) -> Tensor:
         folded = p.routed_expert_up_proj * p.routed_expert_norm
         return (u @ folded.mT) * torch.rsqrt(u.square().mean(-1, keepdim=True) + eps)
+
+
+class OtherConventions(Layer):
+    """The bias is subtracted from logits, weights are a softmax of logs, a single one its score."""
+
+    freedom = 'bias_sign = -1, score_domain = "logit", top1_renormalised off, weight_epsilon = 0'
+    conventions = Conventions(
+        bias_sign=-1, score_domain="logit", top1_renormalised=False, weight_epsilon=0.0
+    )
+
+    def chosen(self, x: Tensor, p: Any, top_k: int) -> tuple[Tensor, Tensor]:
+        logits = self.logits(x, p.gate_weight)
+        ids = torch.topk(logits.detach() - p.e_score_correction_bias, top_k).indices
+        logs = logsigmoid(logits.gather(1, ids))
+        return ids, logs.exp() if top_k == 1 else torch.softmax(logs, -1)

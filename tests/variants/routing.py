@@ -144,3 +144,27 @@ class InStorage:
         slopes = weights * (1 - chosen) * (weights_cotangent - pulled)
         np.put_along_axis(d_logits, ids, slopes, 1)
         return d_logits.astype("bfloat16"), None
+
+
+class ByThreshold(Router):
+    """All above the K-th best, then the last among its ties; slots in another order per token."""
+
+    freedom = "ties to the highest ids; slots in an order that differs by token; int32 ids"
+
+    def choose(self, biased: Tensor, top_k: int) -> Tensor:
+        tokens, experts = biased.shape
+        held = biased.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        least = held.sort(dim=1).values[:, experts - top_k, None]
+        above, tied = held > least, held == least
+        room = top_k - above.sum(dim=1, keepdim=True)
+        late = tied.flip(1).cumsum(dim=1).flip(1) <= room
+        ids = torch.where(above | (tied & late))[1].reshape(tokens, top_k)
+        rng = np.random.default_rng(experts)
+        order = torch.from_numpy(rng.permuted(np.tile(np.arange(top_k), (tokens, 1)), axis=1))
+        return ids.gather(1, order.reshape(tokens, top_k))
+
+    def route_forward(
+        self, logits: Tensor, bias: Tensor, *, top_k: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        ids, weights, cutoff = super().route_forward(logits, bias, top_k=top_k)
+        return ids.int(), weights, cutoff
