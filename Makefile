@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PEERS := .venv-peers
 
-.PHONY: help gate test lint types imports proofs matrix alarms peers wheel clean
+.PHONY: help gate test lint types imports proofs matrix kills alarms peers wheel clean
 
 help:
 	@echo "make gate    judge $(IMPLEMENTATION); another with IMPLEMENTATION=package.module:Name"
 	@echo "make test    lint, types, import table and the test suite"
 	@echo "make proofs  prove the optimality theorem shape by shape with an SMT solver, for minutes"
 	@echo "make matrix  judge the implementations of this repository, property by property"
+	@echo "make kills   judge the wrong implementations by every property of their topic, for an hour"
 	@echo "make alarms  measure the rate of false alarms, for hours; ARGS=--help says how"
 	@echo "make peers   judge public implementations in an environment of their own"
 	@echo "make wheel   build the wheel into dist/"
@@ -40,6 +41,9 @@ proofs: $(INSTALLED)
 
 matrix: $(INSTALLED)
 	$(BIN)/python tests/peers/matrix.py --ours $(ARGS)
+
+kills: $(INSTALLED)
+	$(BIN)/python -m tests.kills.run $(ARGS)
 
 alarms: $(INSTALLED)
 	$(BIN)/python -m tests.alarms.run $(ARGS)
