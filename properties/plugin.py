@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from properties.options import add_options, selected
+
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
@@ -37,55 +39,14 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options; importing the suite waits until an implementation is named."""
-    group = parser.getgroup("latentmoe-gate", "properties of a Stable LatentMoE implementation")
-    group.addoption(
-        "--implementation",
-        metavar="PKG.MODULE:NAME",
-        help="judge this implementation with the tests of `--pyargs properties`",
-    )
-    group.addoption(
-        "--gate-lane",
-        choices=("quick", "gate", "nightly"),
-        default="gate",
-        help="how many cases: quick, gate (default; repeats exactly) or nightly (random)",
-    )
-    group.addoption(
-        "--gate-seed", type=int, metavar="N", help="draw other cases than the lane's own"
-    )
-    group.addoption(
-        "--gate-only", action="append", default=[], metavar="ID", help="only this property"
-    )
-    group.addoption(
-        "--gate-topic", action="append", default=[], metavar="TOPIC", help="only this topic"
-    )
-    group.addoption(
-        "--gate-ranks",
-        type=int,
-        metavar="N",
-        help="worlds of 2 and 4 ranks up to N, for an implementation that has them (default: 4, in "
-        "the nightly lane both, in a whole run of the quick lane none)",
-    )
-    group.addoption("--gate-json", metavar="FILE", type=Path, help="write the run as JSON")
-    group.addoption(
-        "--gate-call-seconds",
-        type=float,
-        metavar="N",
-        help="how long one call of the implementation may take; 0 is no limit (default 60)",
-    )
-    group.addoption(
-        "--gate-save", metavar="FOLDER", help="write the arrays of failures to files there"
-    )
-    group.addoption(
-        "--gate-folder", metavar="FOLDER", help="where processes of a run leave traces for others"
-    )
+    add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Load the implementation and switch the rest of the plugin on, if one is named."""
-    reference = config.getoption("--implementation")
-    if not reference:
+    if not config.getoption("--implementation"):
         return
-    _one_thread_per_worker(config)
+    reports_for_workers = _one_thread_per_worker(config)
     folder = str(config.invocation_params.dir)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -93,53 +54,69 @@ def pytest_configure(config: pytest.Config) -> None:
     from properties.guard import interruption
     from properties.guard.shadows import require_own
     from properties.guard.watching import Watching
-    from properties.loading import load
 
     interruption.install()
     watching = Watching(config)
     try:
         require_own(Path(folder))
+    except AdapterError as error:
+        raise pytest.UsageError(f"--implementation: {error}") from error
+    if reports_for_workers:
+        config.pluginmanager.register(_Beside(config, watching), "latentmoe-gate-start")
+    else:
+        _begin(config, watching)
+
+
+def _begin(config: pytest.Config, watching: Watching) -> Gate:
+    from properties.errors import AdapterError
+    from properties.loading import load
+
+    reference = config.getoption("--implementation")
+    try:
         with watching.trace.loading(reference):
             subject = load(reference)
         subject.trace = watching.trace
-        chosen = {entry.id for entry in _selected(config)}
+        chosen = {entry.id for entry in selected(config)}
     except AdapterError as error:
         raise pytest.UsageError(f"--implementation: {error}") from error
     except KeyError as error:
         raise pytest.UsageError(f"--gate-only: {error.args[0]}") from error
-    config.pluginmanager.register(Gate(config, subject, chosen, watching), "latentmoe-gate-run")
+    gate = Gate(config, subject, chosen, watching)
+    config.pluginmanager.register(gate, "latentmoe-gate-run")
+    return gate
 
 
-def _selected(config: pytest.Config) -> list[Property]:
-    from properties.execution import select
+class _Beside:
+    """Of a process that reports for workers: it loads while they do, not before."""
 
-    return select(
-        config.getoption("--gate-only"),
-        _topics(config),
-        lane=config.getoption("--gate-lane"),
-        ranks=config.getoption("--gate-ranks"),
-    )
+    def __init__(self, config: pytest.Config, watching: Watching) -> None:
+        self._config = config
+        self._watching = watching
 
-
-def _topics(config: pytest.Config) -> list[str]:
-    from properties.registry import TOPICS
-
-    topics: list[str] = config.getoption("--gate-topic")
-    for topic in topics:
-        if topic not in TOPICS:
-            raise pytest.UsageError(
-                f"--gate-topic: there is no topic {topic!r}; the topics are {', '.join(TOPICS)}"
-            )
-    return topics
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionstart(self) -> Generator[None]:
+        """Begin once the workers have been started, and add to the header what is known then."""
+        yield
+        gate = _begin(self._config, self._watching)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.showheader:
+            reporter.ensure_newline()
+            for line in gate.pytest_report_header():
+                reporter.write_line(line)
 
 
-def _one_thread_per_worker(config: pytest.Config) -> None:
-    """Workers share the machine; set before they start, since BLAS reads it when it is loaded."""
+def _one_thread_per_worker(config: pytest.Config) -> bool:
+    """Workers share the machine; set before they start, since BLAS reads it when it is loaded.
+
+    Returns whether this process has workers.
+    """
     import os
 
-    if config.getoption("numprocesses", None):
+    several = bool(config.getoption("numprocesses", None))
+    if several:
         for variable in THREAD_VARIABLES:
             os.environ.setdefault(variable, "1")
+    return several and not hasattr(config, "workerinput")
 
 
 @pytest.fixture
@@ -207,7 +184,6 @@ class Gate:
         self._json: Path | None = config.getoption("--gate-json")
         self._is_worker = hasattr(config, "workerinput")
         self._expected: set[str] = set()
-        self._started = time.perf_counter()
 
     def pytest_report_header(self) -> list[str]:
         """What is being judged, and how."""
@@ -308,7 +284,7 @@ class Gate:
         with self._each_cause_once(terminalreporter):
             yield
         if self.outcomes:
-            line = verdict_line(self.outcomes, time.perf_counter() - self._started)
+            line = verdict_line(self.outcomes, time.perf_counter() - self.watching.started)
             good = line.startswith("PASSED")
             terminalreporter.write_line(line, bold=True, green=good, red=not good)
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ class Watching:
     """
 
     def __init__(self, config: pytest.Config) -> None:
+        self.started = time.perf_counter()
         option = config.option
         given = option.gate_call_seconds
         self.call_seconds: float = watchdog.CALL_SECONDS if given is None else given

@@ -107,4 +107,4 @@ def test_what_is_not_offered_is_not_run() -> None:
 
 
 def test_the_page_says_how_long_sequences_are() -> None:
-    assert "40 sequences of up to 30 calls" in explanation(find("QB-HIST-MODEL"))
+    assert "32 sequences of up to 30 calls" in explanation(find("QB-HIST-MODEL"))
