@@ -159,7 +159,8 @@ def test_qb_off(subject: Subject, history: History) -> None:
 
     With ``enabled=False``, micro-batches and updates leave bias and counts bit-equal, and route as
     ever. Where ``set_enabled`` is offered, switching off in between does the same, keeps what is
-    pending, and switching on goes on from there.
+    pending, and switching on goes on from there; where states are offered, so does loading one that
+    was saved while switched off.
 
     Hypotheses: k < n, finite logits and bias, any masks, the bias given or left out.
 
@@ -188,6 +189,10 @@ def test_qb_off(subject: Subject, history: History) -> None:
     followed.update()
     followed.set_enabled(False)
     followed.update()
+    if followed.balancer.offers("state_dict") and followed.balancer.offers("load_state_dict"):
+        followed.load(followed.save())
+        followed.observe(batches[0])
+        followed.update()
 
 
 @specification(

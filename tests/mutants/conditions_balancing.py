@@ -188,6 +188,17 @@ class Loaded(reference.HistogramBalancer):
         self.loaded = True
 
 
+class SwitchedOnByLoading(Keeps):
+    """Loading a state switches balancing on."""
+
+    killed_by = "QB-OFF"
+
+    class balancer_class(Loaded):  # noqa: N801
+        def load_state_dict(self, state: Mapping[str, Array]) -> None:
+            super().load_state_dict(state)
+            self.enabled = True
+
+
 class UncentredAfterLoading(Keeps):
     """Once a state has been loaded, updates are not centred."""
 
