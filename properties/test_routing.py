@@ -46,7 +46,7 @@ def test_rtr_valid(subject: Subject, inputs: RoutingInputs) -> None:
 
     Hypotheses: finite logits, a bias that is finite or -inf, 1 <= K <= N, any M from 0 on, any
     strides. Fewer than K candidates may be finite: the others then fill up, each at most once.
-    N = 1 is drawn here and nowhere else: a router without it fails one property and not all.
+    Few other properties draw N = 1: a router without it fails this one and not all.
     Valid means that no left-out expert lies above a chosen one by more than both radii, the radii
     being those of s + b in the declared routing format.
 

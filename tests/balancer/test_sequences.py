@@ -13,7 +13,15 @@ from properties.execution import judge
 from properties.lanes import Lane
 from properties.loading import subject_of
 from properties.registry import find
-from tests.balancer.sequences import NAMED, PROPERTY, Caller, Sequence, one_line, sequences
+from tests.balancer.sequences import (
+    NAMED,
+    PROPERTY,
+    Caller,
+    Sequence,
+    on_ranks,
+    one_line,
+    sequences,
+)
 from tests.mutants.balancing_state import Keeps
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "balancer.md"
@@ -31,6 +39,10 @@ class Unshrunk(Lane):
 def test_the_page_has_every_named_mistake_once() -> None:
     """`python -m tests.balancer.sequences > docs/balancer.md` brings it up to date."""
     assert [sequence.name for sequence in PRINTED] == list(MUTANTS)
+
+
+def test_the_section_on_ranks_is_what_the_gate_finds() -> None:
+    assert PAGE.read_text(encoding="utf-8").endswith("\n\n" + on_ranks())
 
 
 @pytest.mark.parametrize("printed", PRINTED, ids=lambda printed: printed.name)
