@@ -176,6 +176,7 @@ class Launch:
 def _torchrun(world: int, folder: Path, key: bytes) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(world)]
+    command += ["--log-dir", str(folder / "torchrun")]  # otherwise left behind where it is killed
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", "1")
     if sys.platform.startswith("linux"):

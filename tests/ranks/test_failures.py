@@ -197,6 +197,14 @@ def test_closing_ends_all_processes() -> None:
     assert not started._folder.exists()
 
 
+def test_torchrun_leaves_no_folder_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(RanksError):
+        run(subject("IsKilled"), programs(), "TEST")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert {name for name in left if not name.startswith("torchinductor")} == set()  # its cache
+
+
 @needs_proc
 @pytest.mark.parametrize("name", ["Works", "Sleeps", "HoldsTheInterpreter"])
 def test_ranks_end_with_a_controller_that_is_killed(name: str, tmp_path: Path) -> None:
