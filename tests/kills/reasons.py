@@ -1,7 +1,7 @@
 """Why a property kills no mutant alone: what it says beside the others of its topic."""
 
-# The widest statement of a topic: whatever is wrong in general is wrong here, and every mistake that
-# has a name of its own has a property of its own as well, which finds it too.
+# The widest statements of a topic: whatever is wrong in general is wrong here, and every mistake
+# that has a name of its own has a property of its own as well, which finds it too.
 _WIDE = (
     "It judges every number; each kind of mistake has a narrower property that names it as well."
 )
