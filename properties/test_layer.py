@@ -16,7 +16,13 @@ import numpy as np
 
 from properties.checks import within
 from properties.errors import UnknownError
-from properties.judgement.layer import agree, crossed_outputs, logit_ball, with_shared_experts
+from properties.judgement.layer import (
+    agree,
+    crossed_outputs,
+    finite_where_due,
+    logit_ball,
+    with_shared_experts,
+)
 from properties.judgement.layer_calls import (
     LayerCall,
     absorbed,
@@ -86,7 +92,7 @@ def test_lay_shape(subject: Subject, inputs: LayerInputs) -> None:
     x may be (D,), (M, D) or (A, B, …, D), contiguous or not; y has the shape and the format of x.
 
     Hypotheses: as in LAY-VALUE, and at least one token (LAY-EMPTY has none). A call on two axes is
-    compared with one on three.
+    compared with one on three. Each output is finite where Eq. 11 is.
 
     Legal freedoms: rounding may depend on the shape (other kernels, other blocks), so the two
     calls may differ by both radii. Tokens with more than one legal routing are not compared.
@@ -132,7 +138,7 @@ def test_lay_routerwidth(subject: Subject, inputs: LayerInputs, seed: int) -> No
 
     For a signed permutation Q of the latent dimensions, W_down' = Q W_down, with W_gate Q^T and
     W_up Q^T for the gate and up projection of every routed expert, leaves the layer as it is. Where
-    ``router_logits`` is offered, it returns W_r x for both.
+    ``router_logits`` is offered, it returns W_r x for both. Outputs are finite where Eq. 11 is.
 
     Hypotheses: as in LAY-VALUE; L = D in half of the cases, where a router can read the latent
     without a complaint from any shape.
@@ -162,7 +168,7 @@ def test_lay_normorder(subject: Subject, inputs: LayerInputs) -> None:
     With silent shared experts y = W_up (u * weight) / rho with rho = sqrt(mean(u^2) + eps). Another
     eps makes another rho and nothing else, so the outputs y and y' of both are parallel:
     y_a y'_b = y_b y'_a for all coordinates a and b. The other eps here is 2^80 (with 2^40 times the
-    weight), which makes the norm the identity.
+    weight), which makes the norm the identity. Both outputs are finite where Eq. 11 is.
 
     Hypotheses: K >= 2; shared down projections 0; experts whose outputs differ in size by up to
     2^12. A sum of separately normalised outputs then turns with eps: for a small one each term has
@@ -180,6 +186,8 @@ def test_lay_normorder(subject: Subject, inputs: LayerInputs) -> None:
     clear = first[1].clear & second[1].clear
     if not clear.any():
         raise UnknownError("no token has one legal routing only")
+    for judged in (first, second):
+        finite_where_due(judged, clear, "layer with one eps or another")
     crossed, radius = crossed_outputs(first, second)
     parallel = Ball(np.zeros(crossed.shape), radius, subject.arithmetic)
     within(subject, crossed[clear], parallel[clear], "y_a y'_b - y_b y'_a")
@@ -200,7 +208,7 @@ def test_lay_uponce(subject: Subject, inputs: LayerInputs, seed: int) -> None:
     and W_up: (weight / c, W_up diag(c)) for (weight, W_up) leaves the output as it is. Where the
     norm is the identity (eps 2^80, weight 2^40) one up projection after the combine equals one per
     expert: a layer with latent width D, W_up' = I and W_up W_d for each expert's down projection
-    gives the same output.
+    gives the same output. Each output is finite where Eq. 11 is.
 
     Hypotheses: L <= D; W_up has one entry ±1, ±2 or ±4 per row and c is a power of two, so that all
     of these products are exact; the second form where storage holds the products W_up W_d.

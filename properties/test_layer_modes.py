@@ -33,6 +33,7 @@ def test_lay_traineval(subject: Subject, inputs: LayerInputs) -> None:
     Three calls are compared: in evaluation, in training, and in evaluation once more. The new bias
     of Eq. 14 acts on the next batch only, and it is frozen at inference; nothing else tells the
     modes apart. The layer is a function of its arguments: a call in training leaves no trace.
+    Each output is finite where Eq. 11 is.
 
     Hypotheses: as in LAY-VALUE, with several tokens, N >= 3 and biases that matter.
 

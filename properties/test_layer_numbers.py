@@ -32,7 +32,8 @@ def test_lay_scale(subject: Subject, inputs: ScaleInputs) -> None:
 
     Three layers agree: c W_d for every expert's down projection; c routed_scale; and eps / c^2 with
     the sign of c on the norm's weight. Where the norm is the identity and the shared experts are
-    silent, the first one's output is c times that of the layer with W_d.
+    silent, the first one's output is c times that of the layer with W_d. Each is finite where
+    Eq. 11 is.
 
     Hypotheses: as in LAY-VALUE, c = ±2, ±8 and ±64, at amplitudes where eps decides and where it
     does not; for the negative ones routed_scale is left alone.

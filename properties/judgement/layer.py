@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import reference_numpy as reference
-from properties.checks import unknown, within
+from properties.checks import require, unknown, within
 from properties.judgement.sums import added_in_any_order
 from properties.protocol import Array, LayerConfig, LayerParameters, Routing
 from properties.rounding import Arithmetic, Ball, ratio
@@ -38,6 +38,7 @@ __all__ = [
     "Selections",
     "agree",
     "crossed_outputs",
+    "finite_where_due",
     "legal_layer",
     "legal_selections",
     "logit_ball",
@@ -141,15 +142,27 @@ def agree(
     """Require two outputs of equal mathematics to differ by at most both radii, where clear.
 
     ``apart`` is how far the exact outputs may be from each other. Both outputs are flattened, so
-    they may come in different shapes. Without a clear token the case is unknown.
+    they may come in different shapes. Each is finite where the reference is: two NaN do not agree.
+    Without a clear token the case is unknown.
     """
     (y_first, legal_first), (y_second, legal_second) = first, second
     clear = legal_first.clear & legal_second.clear
+    finite_where_due(first, clear, what)
+    finite_where_due(second, clear, what)
     if clear.size and not clear.any():
         unknown(subject, f"{what}: no token has one legal routing only")
     radius = legal_first.single().radius + legal_second.single().radius + apart
     expected = Ball(y_second.reshape(legal_second.rows), radius, subject.arithmetic)
     within(subject, y_first.reshape(legal_first.rows)[clear], expected[clear], what)
+
+
+def finite_where_due(judged: tuple[Array, LegalLayer], clear: Array, what: str) -> None:
+    """Require of the clear tokens (M,) that an output is finite where the legal one surely is."""
+    output, legal = judged
+    ball = legal.single()
+    due = np.isfinite(ball.value) & np.isfinite(ball.radius) & clear[:, None]
+    missing = due & ~np.isfinite(output.reshape(legal.rows))
+    require(~missing, f"{what}: an output is NaN or infinite, where Eq. 11 is finite")
 
 
 def crossed_outputs(
@@ -196,15 +209,18 @@ def legal_selections(biased_MN: Ball, top_k: int) -> Selections:
     """Every choice of ``top_k`` experts that numbers within the balls can bring about.
 
     A set T is one exactly if no expert outside is certain to beat one inside: the least upper end
-    in T reaches the greatest lower end outside. The most plausible ones come first.
+    in T reaches the greatest lower end outside. The most plausible ones come first. Where an end is
+    NaN nothing is known of the token: its one selection is listed as incomplete.
     """
-    low_MN = biased_MN.value - biased_MN.radius
-    high_MN = biased_MN.value + biased_MN.radius
+    with np.errstate(invalid="ignore"):
+        low_MN = biased_MN.value - biased_MN.radius
+        high_MN = biased_MN.value + biased_MN.radius
     tokens, experts = biased_MN.shape
     order_MN = reference.top_k_ids(biased_MN.value, experts)
     found = [[ids] for ids in order_MN[:, :top_k]]
-    complete_M = np.ones(tokens, np.bool_)
-    for i in np.flatnonzero(~_clear(low_MN, high_MN, order_MN, top_k)):
+    complete_M: Array = ~(np.isnan(low_MN) | np.isnan(high_MN)).any(axis=1)
+    open_M = complete_M & ~_clear(low_MN, high_MN, order_MN, top_k)
+    for i in np.flatnonzero(open_M):
         found[i], complete_M[i] = _alternatives(low_MN[i], high_MN[i], order_MN[i], top_k)
     count_M = np.array([len(sets) for sets in found], np.intp)
     ids = np.array([ids for sets in found for ids in sets], np.intp).reshape(-1, top_k)

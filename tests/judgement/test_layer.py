@@ -181,3 +181,11 @@ def test_a_correct_layer_passes(variant, property_id):
     outcome = judge(find(property_id), subject_of(variant()), LANES["gate"])
     assert outcome.verdict == "passed", outcome.message
     assert outcome.unknown == 0
+
+
+def test_a_token_of_which_an_end_is_nan_is_undecided():
+    value, radius = np.array([[np.nan, 1.0, 2.0], [3.0, 1.0, 2.0]]), np.zeros((2, 3))
+    radius[1, 0] = np.inf
+    found = legal_selections(Ball(value, radius, FLOAT32), 1)
+    assert found.complete.tolist() == [False, True]
+    assert found.count.tolist() == [1, 2]
