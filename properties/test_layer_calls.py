@@ -44,7 +44,8 @@ def test_lay_far(subject: Subject, inputs: SizedInputs) -> None:
     """Eq. 11 holds for tokens of amplitude 1e-8 to 1e-6 and 1e4 to 1e6, and so do its gradients.
 
     Hypotheses: as in LAY-VALUE; the router's weight is scaled so that large tokens do not saturate
-    it. Where storage is float16, tokens are at most a fourth of its largest number.
+    it. Where storage, compute or accumulate is float16, tokens are at most a 64th of its largest
+    number.
 
     Legal freedoms: those of LAY-VALUE and LAY-GRAD; subnormal numbers read as 0.
 

@@ -218,7 +218,8 @@ def legal_selections(biased_MN: Ball, top_k: int) -> Selections:
     tokens, experts = biased_MN.shape
     order_MN = reference.top_k_ids(biased_MN.value, experts)
     found = [[ids] for ids in order_MN[:, :top_k]]
-    complete_M: Array = ~(np.isnan(low_MN) | np.isnan(high_MN)).any(axis=1)
+    nan_M: Array = np.any(np.isnan(low_MN) | np.isnan(high_MN), axis=1)
+    complete_M = ~nan_M
     open_M = complete_M & ~_clear(low_MN, high_MN, order_MN, top_k)
     for i in np.flatnonzero(open_M):
         found[i], complete_M[i] = _alternatives(low_MN[i], high_MN[i], order_MN[i], top_k)

@@ -5,6 +5,7 @@ Legend: M tokens, N routed experts, D model width, L latent width, H hidden widt
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,7 +51,7 @@ class LayerCall:
 
         ``enlarged`` is what the property is going to multiply the routed sum by.
         """
-        inputs = fitting_layer(subject, inputs, enlarged)
+        inputs = fitting_layer(_all_narrow(subject), inputs, enlarged)
         bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
         rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs, enlarged))
         rounded = replace(rounded, e_score_correction_bias=bias)
@@ -87,15 +88,31 @@ class LayerCall:
 
 
 def cotangent_of(subject: Subject, drawn: Array, x: float = 1.0) -> Array:
-    """The drawn cotangent in storage values, so small in float16 that gradients fit.
+    """The drawn cotangent in storage values, so small that gradients fit where float16 is met.
 
     ``x`` is the largest number of a token.
     """
     largest = float(np.abs(drawn).max(initial=0.0))
     small = SMALL_COTANGENT / max(1.0, x / LARGE_TOKEN)
-    if is_narrow(subject) and largest > small:
+    if is_narrow(_all_narrow(subject)) and largest > small:
         drawn = drawn * 2.0 ** np.floor(np.log2(small / largest))
     return subject.round_to_storage(drawn)
+
+
+def _all_narrow(subject: Subject) -> Subject:
+    """The subject as if storage ended where its narrowest format does: no number may leave that."""
+    precision, arithmetic = subject.precision, subject.arithmetic
+    formats = {
+        precision.storage: arithmetic.stored,
+        precision.accumulate: arithmetic.accumulated,
+        precision.compute: arithmetic.computed,
+    }
+    narrowest = min(formats, key=lambda name: formats[name].largest)
+    if formats[narrowest].largest == arithmetic.stored.largest:
+        return subject
+    narrow = copy(subject)
+    narrow.precision = replace(precision, storage=narrowest)
+    return narrow
 
 
 def _identity_exponent(subject: Subject) -> int:

@@ -45,8 +45,10 @@ class Judged:
 
     @classmethod
     def of(cls, subject: Subject, inputs: SizedInputs) -> Judged:
-        """Of what was drawn, as far as storage holds it, for the methods that are offered."""
-        far = subject.arithmetic.stored.largest / 64.0
+        """Of what was drawn, as far as every format holds it, for the methods that are offered."""
+        arithmetic = subject.arithmetic
+        formats = (arithmetic.stored, arithmetic.computed, arithmetic.accumulated)
+        far = min(number.largest for number in formats) / 64.0
         if np.abs(inputs.layer.x).max(initial=0.0) > far:
             layer = replace(inputs.layer, x=np.clip(inputs.layer.x, -far, far))
             inputs = replace(inputs, layer=layer)

@@ -120,3 +120,16 @@ class OtherConventions(Layer):
         ids = torch.topk(logits.detach() - p.e_score_correction_bias, top_k).indices
         logs = logsigmoid(logits.gather(1, ids))
         return ids, logs.exp() if top_k == 1 else torch.softmax(logs, -1)
+
+
+class Autocast(Layer):
+    """float32 parameters and hidden states; factors and results of products in float16."""
+
+    freedom = "compute narrower in range than storage"
+    precision = Precision("float16", "float32", "float32", "float32")
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        return (x.half().float() @ weight.half().float().mT).half().float()
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x @ weight.mT
