@@ -9,32 +9,36 @@ from properties.judgement.layer_repeats import Judged, laid_out_in
 from properties.registry import specification
 from properties.strategies import layer_calls
 from properties.strategies.arrays import LAYOUTS
-from properties.strategies.layer_calls import SizedInputs
+from properties.strategies.layer_calls import LongGradients, SizedInputs
 from properties.subject import Subject
 
 
 @specification(
-    "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=16, inputs=layer_calls.at_size()
+    "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=1, inputs=layer_calls.at_size()
 )
-def test_lay_sizes(subject: Subject, inputs: SizedInputs) -> None:
-    """Eq. 11 holds beyond the size of a tile: 533 tokens, widths to 130, 600 experts, 17 slots.
+def test_lay_sizes(subject: Subject, inputs: tuple[SizedInputs, ...]) -> None:
+    """Eq. 11 holds beyond the size of a tile: 2112 tokens, widths to 192, 600 experts, 17 slots.
 
     ``layer_vjp``, where offered, is judged on the same inputs, as in LAY-GRAD.
 
-    Hypotheses: as in LAY-VALUE; M from 1 to 533, N to 600, K to 17, S to 5, widths from 2 to 130,
-    most of them no multiple of 4; an expert gets up to 533 tokens; amplitudes 0.1, 1 and 10. The
-    cotangent is 0 for tokens with several legal selections.
+    Hypotheses: as in LAY-VALUE; one layer each of 15 sizes, M from 1 to 2112, N to 600, K to 17, S
+    to 5, widths from 2 to 192. Most widths are no multiple of 4; of the others three layers have
+    widths all multiples of 16, of 64, and of 64 and 128. 64 and 128 experts are among them, and an
+    expert with 2112 tokens, which is 33 times 64; amplitudes 0.1, 1 and 10. The cotangent is 0 for
+    tokens with several legal selections.
 
     Legal freedoms: those of LAY-VALUE and LAY-GRAD.
 
     If it fails while LAY-VALUE and LAY-GRAD hold: tokens beyond an expert's capacity, beyond a
-    chunk or after the last full tile are left out; a width is cut down to a multiple of 8 or 16;
-    ids end at 255 or 511; the backward pass has a table of eight or sixteen slots; or only the
-    gradient of the first chunk is kept.
+    chunk or after the last full tile are left out, or the last tile where all are full; a width is
+    cut down to a multiple of 8, 16 or 128; the path for aligned widths or powers of two is another
+    function; ids end at 255 or 511; the backward pass has a table of eight or sixteen slots; or
+    only the gradient of the first chunk is kept.
     """
-    judged = Judged.of(subject, inputs)
-    judged.require_output(subject, " at size")
-    judged.require_gradients(subject, " at size")
+    for one in inputs:
+        judged = Judged.of(subject, one)
+        judged.require_output(subject, f" at size {one!r}")
+        judged.require_gradients(subject, f" at size {one!r}")
 
 
 @specification(
@@ -65,11 +69,12 @@ def test_lay_far(subject: Subject, inputs: SizedInputs) -> None:
     examples=12,
     inputs=layer_calls.long_gradients(),
 )
-def test_lay_grad_mixed(subject: Subject, inputs: SizedInputs) -> None:
+def test_lay_grad_mixed(subject: Subject, inputs: LongGradients) -> None:
     """Gradients, too, are accumulated in the declared format: over tokens, and over each width.
 
-    There are 600 tokens, or one of D, L, H and the shared experts' hidden width is 1024; every term
-    of every sum is positive and of about one size, but for the router, whose terms keep their sign
+    There are 600 tokens, or one of D, L, H and the shared experts' hidden width is 1024: or 2^p / 8
+    in an accumulate format of p < 13 bits, whose radius would be as large as the sum. Every term of
+    every sum is positive and of about one size, but for the router, whose terms keep their sign
     from token to token. The gradients equal those of LAY-GRAD within the radius of the declared
     formats.
 
@@ -85,7 +90,8 @@ def test_lay_grad_mixed(subject: Subject, inputs: SizedInputs) -> None:
     has no wide accumulator, while the forward pass has. The loss falls, more slowly the larger
     the batch is.
     """
-    Judged.of(subject, inputs).require_gradients(subject, " of long sums")
+    sized = inputs.sized(subject.arithmetic.accumulated.roundoff)
+    Judged.of(subject, sized).require_gradients(subject, " of long sums")
 
 
 @specification(

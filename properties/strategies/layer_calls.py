@@ -29,13 +29,21 @@ from properties.strategies.layer import (
     tokens_of,
     unit_logits,
 )
-from properties.strategies.layer_seeded import COTANGENTS, positive
+from properties.strategies.layer_seeded import COTANGENTS, LONG_ROUNDOFF, positive
 from properties.strategies.optimality import uniform_seeds
 from properties.strategies.shapes import SEEDS
 
 Choice = TypeVar("Choice")
 
-__all__ = ["SizedInputs", "any_memory", "at_size", "far_off", "in_a_row", "long_gradients"]
+__all__ = [
+    "LongGradients",
+    "SizedInputs",
+    "any_memory",
+    "at_size",
+    "far_off",
+    "in_a_row",
+    "long_gradients",
+]
 
 PATTERNS: tuple[Pattern, ...] = ("thin", "short", "dense")
 
@@ -63,11 +71,19 @@ SIZES = (
     _call(1, 9, 4, 70, 66, 5, 1, 34),
     _call(3, 600, 17, 12, 20, 4, 1, 3),
     _call(65, 5, 1, 9, 33, 7, 1, 65),
-    _call(533, 2, 1, 5, 4, 3, 1, 7),
+    _call(533, 2, 1, 66, 4, 3, 1, 7),
     _call(70, 3, 2, 20, 13, 17, 5, 9),
     _call(21, 33, 12, 33, 50, 12, 2, 5),
     _call(130, 2, 2, 24, 40, 65, 1, 30),
     _call(33, 3, 1, 130, 65, 33, 2, 17),
+    # Multiples of 16, of 64 and of 128, for which kernels have paths of their own; likewise powers
+    # of two of experts, blocks of 1024 slots, and more tokens than float16 counts, in full tiles.
+    _call(3, 2, 1, 32, 16, 16, 1, 16),
+    _call(3, 2, 1, 64, 64, 64, 1, 64),
+    _call(3, 2, 2, 192, 64, 128, 1, 64),
+    _call(150, 64, 8, 5, 3, 2, 0, 2),
+    _call(9, 128, 4, 6, 4, 3, 1, 3),
+    _call(2112, 1, 1, 3, 2, 2, 1, 4),
 )
 
 # Which sum of the backward pass is long, and how long: a running sum in bfloat16 ends at 256 terms.
@@ -106,11 +122,44 @@ class SizedInputs:
         printer.text(repr(self))
 
 
-def at_size() -> st.SearchStrategy[SizedInputs]:
-    """More tokens, experts, slots and columns than a tile or a table has, by one or a few."""
+@dataclass(frozen=True)
+class LongGradients:
+    """A layer one of whose sums is as long as is asked for: 1024, or 600 tokens, if that is fine.
 
-    def seeded(seed: int) -> SizedInputs:
-        return _drawn(np.random.default_rng([seed, 1]), _ranked(seed, SIZES), (0, -1, 1))
+    The norm is the identity, whose gradient has no term that is subtracted. Experts differ by
+    factors of 8, so that the router's gradients keep their signs from token to token.
+    """
+
+    seed: int
+
+    def sized(self, roundoff: float) -> SizedInputs:
+        """That layer for sums in a format of that unit roundoff."""
+        longest = int(LONG_ROUNDOFF / roundoff)
+        rng = np.random.default_rng([self.seed, 5])
+        model, latent, hidden, shared_hidden = (int(width) for width in rng.integers(2, 7, 4))
+        sizes = Sizes(3, 2, model, latent, hidden, 1, shared_hidden)
+        width = LONG_SUMS[self.seed % len(LONG_SUMS)]
+        tokens = 2
+        if width == "tokens":
+            tokens = min(MANY, longest)
+        else:
+            sizes = replace(sizes, **{width: min(LONG, longest)})
+        layer = positive(rng, sizes, identity_norm=True)
+        experts = layer.parameters.experts
+        powers = 8.0 ** np.arange(sizes.experts)[:, None, None]
+        experts = replace(experts, down_proj=powers * experts.down_proj)
+        x, cotangent = rng.choice([0.75, 1.0, 1.25], (2, tokens, sizes.model))
+        cotangent = cotangent * 2.0**-8  # so that float16 holds what an identity norm makes of it
+        parameters = replace(layer.parameters, experts=experts)
+        return SizedInputs(replace(layer, x=x, parameters=parameters), cotangent)
+
+
+def at_size() -> st.SearchStrategy[tuple[SizedInputs, ...]]:
+    """One layer of each size: tokens, experts, slots and columns of a tile or a table, or more."""
+
+    def seeded(seed: int) -> tuple[SizedInputs, ...]:
+        rng = np.random.default_rng([seed, 1])
+        return tuple(_drawn(rng, call, (0, -1, 1)) for call in SIZES)
 
     return uniform_seeds().map(seeded)
 
@@ -151,33 +200,9 @@ def in_a_row() -> st.SearchStrategy[tuple[SizedInputs, SizedInputs, SizedInputs]
     return uniform_seeds().map(seeded)
 
 
-def long_gradients() -> st.SearchStrategy[SizedInputs]:
-    """One of four widths is 1024, or there are 600 tokens; all terms of a sum have one sign.
-
-    The norm is the identity, whose gradient has no term that is subtracted. Experts differ by
-    factors of 8, so that the router's gradients keep their signs from token to token.
-    """
-
-    def seeded(seed: int) -> SizedInputs:
-        rng = np.random.default_rng([seed, 5])
-        model, latent, hidden, shared_hidden = (int(width) for width in rng.integers(2, 7, 4))
-        sizes = Sizes(3, 2, model, latent, hidden, 1, shared_hidden)
-        width = LONG_SUMS[seed % len(LONG_SUMS)]
-        tokens = 2
-        if width == "tokens":
-            tokens = MANY
-        else:
-            sizes = replace(sizes, **{width: LONG})
-        layer = positive(rng, sizes, identity_norm=True)
-        experts = layer.parameters.experts
-        powers = 8.0 ** np.arange(sizes.experts)[:, None, None]
-        experts = replace(experts, down_proj=powers * experts.down_proj)
-        x, cotangent = rng.choice([0.75, 1.0, 1.25], (2, tokens, sizes.model))
-        cotangent = cotangent * 2.0**-8  # so that float16 holds what an identity norm makes of it
-        parameters = replace(layer.parameters, experts=experts)
-        return SizedInputs(replace(layer, x=x, parameters=parameters), cotangent)
-
-    return uniform_seeds().map(seeded)
+def long_gradients() -> st.SearchStrategy[LongGradients]:
+    """One of four widths is 1024, or there are 600 tokens; all terms of a sum have one sign."""
+    return uniform_seeds().map(LongGradients)
 
 
 def _drawn(rng: np.random.Generator, call: Call, exponents: Sequence[int]) -> SizedInputs:

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 
 from properties.execution import judge
 from properties.judgement.layer_calls import LayerCall
@@ -38,12 +37,19 @@ def shapes(inputs: Any) -> tuple[int, ...]:
     return tokens, experts, model, *parameters.experts.gate_proj.shape[1:]
 
 
-@pytest.mark.parametrize(("property_id", "sizes"), [("LAY-SIZES", SIZES), ("LAY-FAR", SMALL)])
-def test_every_size_is_drawn(property_id: str, sizes: Any) -> None:
-    found = {shapes(inputs) for inputs in drawn(property_id)}
-    for call in sizes:
-        size = call.layer
-        assert (call.tokens, size.experts, size.model, size.hidden, size.latent) in found
+def sizes_of(table: Any) -> set[tuple[int, ...]]:
+    """M, N, D, H and L of each row."""
+    widths = ((row.tokens, row.layer) for row in table)
+    return {(m, size.experts, size.model, size.hidden, size.latent) for m, size in widths}
+
+
+def test_every_size_is_drawn_in_every_case() -> None:
+    for case in drawn("LAY-SIZES"):
+        assert {shapes(inputs) for inputs in case} == sizes_of(SIZES)
+
+
+def test_every_small_size_is_drawn() -> None:
+    assert {shapes(inputs) for inputs in drawn("LAY-FAR")} == sizes_of(SMALL)
 
 
 def test_tokens_are_far_off_on_both_sides() -> None:
@@ -55,12 +61,14 @@ def test_tokens_are_far_off_on_both_sides() -> None:
 
 def test_every_sum_of_the_backward_pass_is_long_once() -> None:
     found = set()
-    for inputs in drawn("LAY-GRAD-MIXED"):
+    for case in drawn("LAY-GRAD-MIXED"):
+        inputs = case.sized(2.0**-24)
         tokens, _, model, hidden, latent = shapes(inputs)
         shared = inputs.layer.parameters.shared_experts.gate_proj.shape[1]
         sums = {"model": model, "latent": latent, "hidden": hidden, "shared_hidden": shared}
         found |= {name for name, terms in sums.items() if terms == LONG}
         found |= {"tokens"} if tokens == MANY else set()
+        assert max(shapes(case.sized(2.0**-8))) <= 32
     assert found == set(LONG_SUMS)
 
 

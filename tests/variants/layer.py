@@ -133,3 +133,10 @@ class Autocast(Layer):
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
         return x @ weight.mT
+
+
+class NarrowSums(Layer):
+    """float32 arithmetic over bfloat16 memory, sums declared in bfloat16 and better than that."""
+
+    freedom = "accumulate as narrow as storage"
+    precision = Precision(accumulate="bfloat16", storage="bfloat16")
