@@ -28,6 +28,11 @@ def test_a_huge_eps_makes_the_norm_the_identity() -> None:
     np.testing.assert_allclose(out, x, rtol=2e-9)  # mean square / (2 eps) = 1.5e-9
 
 
+def test_eps_may_be_zero() -> None:
+    out = rms_norm(np.array([[2.0, -2.0]]), np.array([1.0, 3.0]), eps=0.0)
+    np.testing.assert_array_equal(out, [[1.0, -3.0]])
+
+
 @pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 0, 3), (2, 4, 3)])
 def test_leading_axes_are_free(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(2).normal(size=shape)
