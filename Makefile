@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PEERS := .venv-peers
 
-.PHONY: help gate test lint types imports proofs matrix kills alarms peers wheel clean
+.PHONY: help gate test lint types imports proofs matrix kills alarms mutation peers wheel clean
 
 help:
 	@echo "make gate    judge $(IMPLEMENTATION); another with IMPLEMENTATION=package.module:Name"
@@ -16,6 +16,7 @@ help:
 	@echo "make matrix  judge the implementations of this repository, property by property"
 	@echo "make kills   judge the wrong implementations by every property of their topic, for an hour"
 	@echo "make alarms  measure the rate of false alarms, for hours; ARGS=--help says how"
+	@echo "make mutation  mutate this repository's own code; ARGS=reference_numpy, lp_oracle or rounding"
 	@echo "make peers   judge public implementations in an environment of their own"
 	@echo "make wheel   build the wheel into dist/"
 	@echo "make clean   remove the environments and build products"
@@ -47,6 +48,10 @@ kills: $(INSTALLED)
 
 alarms: $(INSTALLED)
 	$(BIN)/python -m tests.alarms.run $(ARGS)
+
+mutation: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group mutation
+	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 peers: $(PEERS)/installed
 	$(PEERS)/bin/python tests/peers/matrix.py $(ARGS)
