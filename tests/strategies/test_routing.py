@@ -52,8 +52,8 @@ def margins_in(property_id: str) -> Counter[str]:
 def test_margins_are_drawn_equally_often() -> None:
     counts = margins_in("RTR-MARGIN")
     assert set(counts) == set(MARGINS)
-    assert sum(counts.values()) == len(drawn("RTR-MARGIN")) == 120
-    assert min(counts.values()) >= 28
+    assert sum(counts.values()) == len(drawn("RTR-MARGIN"))
+    assert min(counts.values()) >= 0.7 * len(drawn("RTR-MARGIN")) / len(MARGINS)
 
 
 @pytest.mark.parametrize("property_id", ["RTR-RELABEL", "RTR-STRIDE", "RTR-GRAD", "RTR-GRAD-FLAT"])
