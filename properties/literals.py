@@ -24,7 +24,7 @@ def literal(value: Any) -> str:
         return f"{type(value).__name__}({', '.join(parts)})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {literal(part)}" for key, part in value.items()) + "}"
-    return repr(value)
+    return _number(value) if isinstance(value, float) else repr(value)
 
 
 def call_literal(method: str, arguments: dict[str, Any]) -> str:

@@ -59,3 +59,9 @@ def test_strides_are_told_because_a_literal_loses_them() -> None:
     )
     called = eval(text, {"np": np, "situ_glu": lambda **arguments: arguments})
     assert called["up"].tolist() == [0.0, 1.0]
+
+
+def test_numbers_without_an_array_read_back_too() -> None:
+    values = (0.1, float("inf"), -float("inf"), 3, True, None, "off", np.float64(0.1))
+    assert [eval(literal(value), {"np": np}) for value in values] == list(values)
+    assert literal(float("nan")) == "np.nan"
