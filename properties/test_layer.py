@@ -38,7 +38,7 @@ from properties.strategies.layer import LayerInputs
 from properties.subject import Subject
 
 
-@specification("LAY-VALUE", source="Eq. 11", needs=("layer",), examples=40, inputs=layer.inputs())
+@specification("LAY-VALUE", source="Eq. 11", needs=("layer",), examples=60, inputs=layer.inputs())
 def test_lay_value(subject: Subject, inputs: LayerInputs) -> None:
     """The layer equals y = sum_shared E^sh(x) + W_up RMSNorm(sum_j p_j E_j(W_down x)).
 
@@ -49,6 +49,8 @@ def test_lay_value(subject: Subject, inputs: LayerInputs) -> None:
     to 257, K from 1 to N, S from 0 to 3 with a hidden width of their own, widths all different or
     all equal, training and evaluation, any positive betas and eps. In a part of the cases eps is
     2^80 and the norm's weight 2^40, which makes the norm the identity: nothing before it can hide.
+    Some tokens are 0 in a sixth of the cases, and all in a twentieth: padding. In an eighth all
+    logits are off by -45, -30, -22 or 30.
 
     Legal freedoms: any selection that rounding of the logits and of the scores can bring about;
     shared experts one by one or side by side; routed_scale anywhere before the norm; combine

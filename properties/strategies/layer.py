@@ -29,16 +29,19 @@ from properties.strategies.arrays import (
 
 Pattern = Literal["short", "thin", "dense"]
 
-BETAS = ((4.0, 25.0), (1.0, 1.0), (0.5, 3.0), (25.0, 4.0))
+BETAS = ((4.0, 25.0), (1.0, 1.0), (0.5, 3.0), (25.0, 4.0), (3.3, 0.7), (100.0, 100.0))
 EPSILONS = (1e-5, 1e-6, 1e-2)
-ROUTED_SCALES = (1.0, 2.5, 0.125)
+ROUTED_SCALES = (1.0, 2.5, 0.125, 2.827)
 LEADING = ((1,), (3,), (5,), (17,), (33,))
-ANY_RANK = ((), (2, 3), (5,), (3, 2), (3, 1, 2), (2, 4), (2, 2, 3))
+ANY_RANK = ((), (2, 3), (5,), (3, 2), (3, 1, 2), (2, 4), (2, 2, 3), (1,), (1, 5), (5, 1), (1, 1))
 NO_TOKENS = ((0,), (0, 4), (4, 0, 2))
 SEVERAL = ((2,), (3,), (5,), (17,))
 
 # Distances of biases at which most tokens have one legal selection only, in bfloat16, too.
 APART = (0.125, 1.0)
+
+# Logits at which scores are far below any epsilon, and at which they are all 1.
+OFFSET_LOGITS = (-45.0, -30.0, -22.0, 30.0)
 
 # Numbers of shared experts: the report's layer has 2, and layers without any are usual.
 SHARED = (1, 2, 0, 3)
@@ -177,9 +180,12 @@ def _seeded(draw: st.DrawFn, regime: Regime) -> LayerInputs:
     step = draw(st.sampled_from(regime.steps))
     leading = draw(st.sampled_from(regime.leading))
     rng = np.random.default_rng(draw(seeds()))
+    x = tokens_of(rng, (*leading, sizes.model), pattern, amplitude)
+    parameters = parameters_of(rng, sizes, pattern, gate_scale, step)
+    x, parameters = with_offset_logits(rng, x, parameters)
     return LayerInputs(
-        x=laid_out(tokens_of(rng, (*leading, sizes.model), pattern, amplitude), draw(layouts())),
-        parameters=parameters_of(rng, sizes, pattern, gate_scale, step),
+        x=laid_out(with_zeros(rng, x), draw(layouts())),
+        parameters=parameters,
         config=draw(_configs(sizes.top_k)),
         training=draw(st.booleans()),
         identity_norm=draw(st.sampled_from(regime.identity_norm)),
@@ -195,6 +201,46 @@ def tokens_of(
     sizes = amplitude * 2.0 ** rng.integers(-3, 1, (*shape[:-1], 1))
     tokens: Array = sizes * rng.standard_normal(shape)
     return tokens
+
+
+def with_zeros(rng: np.random.Generator, x: Array) -> Array:
+    """The tokens, all of them 0 in a twentieth of the cases and some in a sixth: padding."""
+    kind = rng.random()
+    if kind < 1 / 20:
+        return np.zeros_like(x)
+    if kind < 1 / 20 + 1 / 6:
+        return np.where(rng.random((*x.shape[:-1], 1)) < 0.4, 0.0, x)
+    return x
+
+
+def with_offset_logits(
+    rng: np.random.Generator, x: Array, parameters: LayerParameters
+) -> tuple[Array, LayerParameters]:
+    """In an eighth of the cases all logits are off by one of OFFSET_LOGITS: x ends with a 1."""
+    offset = float(rng.choice(OFFSET_LOGITS))
+    if rng.random() >= 1 / 8 or x.shape[-1] < 2:
+        return x, parameters
+    x, gate_weight = x.copy(), parameters.gate_weight.copy()
+    x[..., -1], gate_weight[:, -1] = 1.0, offset
+    return x, replace(parameters, gate_weight=gate_weight)
+
+
+def with_silence(rng: np.random.Generator, layer: LayerInputs) -> LayerInputs:
+    """The same layer, often with down projections of 0, norm weights of about 0, or far logits."""
+    parameters, kind = layer.parameters, rng.random()
+    if kind < 0.1 and layer.x.size:
+        x, parameters = with_offset_logits(rng, layer.x, parameters)
+        return replace(layer, x=x, parameters=parameters)
+    experts, norm_L = parameters.experts, parameters.routed_expert_norm
+    if kind < 0.3:
+        share = 0.5 if kind < 0.2 else 1.0
+        kept = rng.random((len(experts.down_proj), 1, 1)) >= share
+        experts = replace(experts, down_proj=kept * experts.down_proj)
+    elif kind < 0.45:
+        factor_L = rng.choice([0.0, 2.0**-20, 1.0], norm_L.shape)
+        norm_L = factor_L * norm_L
+    parameters = replace(parameters, experts=experts, routed_expert_norm=norm_L)
+    return replace(layer, parameters=parameters)
 
 
 def unit_logits(amplitude: float) -> float:

@@ -33,6 +33,8 @@ from properties.strategies.layer import (
     parameters_of,
     tokens_of,
     unit_logits,
+    with_silence,
+    with_zeros,
 )
 from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
 
@@ -136,7 +138,8 @@ def gradients() -> st.SearchStrategy[GradientInputs]:
             seed, rng, replace(regime, leading=leading, steps=(*APART, *APART, 0.015625, 0.0))
         )
         cotangent = _cotangent(rng, layer.x)
-        return GradientInputs(_with_twins(layer) if rng.random() < 0.15 else layer, cotangent)
+        layer = _with_twins(layer) if rng.random() < 0.25 else layer
+        return GradientInputs(with_silence(np.random.default_rng([seed, 7]), layer), cotangent)
 
     return uniform_seeds().map(seeded)
 
@@ -306,7 +309,7 @@ def _layer(seed: int, rng: np.random.Generator, regime: Regime) -> LayerInputs:
     amplitude = 10.0 ** int(rng.integers(regime.smallest, regime.largest + 1))
     gate_scale = _one_of(rng, regime.logits) * unit_logits(amplitude)
     shape = (*_one_of(rng, regime.leading), sizes.model)
-    x = tokens_of(rng, shape, pattern, amplitude)
+    x = with_zeros(np.random.default_rng([seed, 6]), tokens_of(rng, shape, pattern, amplitude))
     return LayerInputs(
         x=laid_out(x, _one_of(rng, LAYOUTS)),
         parameters=parameters_of(rng, sizes, pattern, gate_scale, _one_of(rng, regime.steps)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 
 from properties.reference import Reference
@@ -271,3 +272,126 @@ class FullTilesLoseOne(Reference):
             kept[-64:] = 0.0
             _, d = super().layer_vjp(x, parameters, kept, config=config)
         return d_x, d
+
+
+# Zeros --------------------------------------------------------------------------------------------
+
+
+class ScaledByLargest(Staged):
+    """Tokens are scaled by a power of two near their largest size: 0/0 for a batch of zeros."""
+
+    killed_by = "LAY-TINY"
+
+    def tokens(self, x_MD):
+        with np.errstate(all="ignore"):
+            power = np.exp2(np.floor(np.log2(np.abs(x_MD).max(initial=0.0))))
+            return x_MD / power * power
+
+
+class EachScaledByLargest(Staged):
+    """The same token by token: NaN for padding, beside tokens that are right."""
+
+    killed_by = "LAY-VALUE"
+
+    def tokens(self, x_MD):
+        with np.errstate(all="ignore"):
+            power = np.exp2(np.floor(np.log2(np.abs(x_MD).max(axis=1, keepdims=True))))
+            return x_MD / power * power
+
+
+class BackwardScaledByLargest(Staged):
+    """The same in the backward pass alone."""
+
+    killed_by = "LAY-GRAD"
+
+    def layer_vjp(self, x, parameters, cotangent, *, config):
+        with np.errstate(all="ignore"):
+            power = np.exp2(np.floor(np.log2(np.abs(x).max(axis=-1, initial=0.0, keepdims=True))))
+            return super().layer_vjp(x / power * power, parameters, cotangent, config=config)
+
+
+class NothingFromZeroRows(Staged):
+    """The norm's gradient is 0 for rows of 0: down projections of 0 never start to learn."""
+
+    killed_by = "LAY-GRAD"
+
+    def norm_vjp(self, u, weight, cotangent, eps):
+        d_u, d_weight = super().norm_vjp(u, weight, cotangent, eps)
+        return np.where(u.any(axis=-1, keepdims=True), d_u, 0.0), d_weight
+
+
+class NormFromOutput(Staged):
+    """The norm's gradient divides its output by the weight, of which sizes below 1e-5 are 1e-5."""
+
+    killed_by = "LAY-GRAD"
+
+    def norm_vjp(self, u, weight, cotangent, eps):
+        rho = np.sqrt(np.mean(u * u, axis=-1, keepdims=True) + eps)
+        least = np.where(weight < 0, -1e-5, 1e-5)
+        unit = u / rho * weight / np.where(np.abs(weight) < 1e-5, least, weight)
+        a = cotangent * weight
+        d_u = (a - unit * np.mean(a * unit, axis=-1, keepdims=True)) / rho
+        return d_u, (cotangent * unit).sum(axis=0)
+
+
+# Shapes and numbers -------------------------------------------------------------------------------
+
+
+class SequenceOfOne(Reference):
+    """For x (B, 1, D), as in decoding, gradients of tokens are their mean."""
+
+    killed_by = "LAY-GRAD"
+
+    def layer_vjp(self, x, parameters, cotangent, *, config):
+        d_x, d = super().layer_vjp(x, parameters, cotangent, config=config)
+        if x.ndim == 3 and x.shape[1] == 1:
+            d_x = np.broadcast_to(d_x.mean(axis=0), d_x.shape).copy()
+        return d_x, d
+
+
+class ScaleInBFloat16(Staged):
+    """routed_scale is cast to bfloat16 with the module's other numbers: 2.827 is 2.828125."""
+
+    killed_by = "LAY-TINY"
+
+    def scale(self, routed_scale):
+        return float(np.float32(routed_scale).astype(ml_dtypes.bfloat16))
+
+
+class CapsInBFloat16(Staged):
+    """The caps are tensors of bfloat16: 3.3 is 3.296875."""
+
+    killed_by = "LAY-VALUE"
+
+    def activation(self, gate, up, caps):
+        near = {
+            name: float(np.float32(cap).astype(ml_dtypes.bfloat16)) for name, cap in caps.items()
+        }
+        return situ_glu(gate, up, **near)
+
+
+class HiddenEndsAt448(Staged):
+    """Hidden units are clamped to the range of float8_e4m3fn, whatever storage is."""
+
+    killed_by = "LAY-SHARED"
+
+    def activation(self, gate, up, caps):
+        return np.clip(super().activation(gate, up, caps), -448.0, 448.0)
+
+
+class ClampedLogits(Staged):
+    """The layer's own router clamps logits to 20 in size."""
+
+    killed_by = "LAY-VALUE"
+
+    def logits(self, logits_MN):
+        return np.clip(logits_MN, -20.0, 20.0)
+
+
+class LargeEpsilon(Staged):
+    """The layer's own router adds 1e-12 to the sum of scores."""
+
+    killed_by = "LAY-VALUE"
+
+    def weights(self, logits_MN, bias_N, ids_MK):
+        return combine_weights(scores(logits_MN), ids_MK, epsilon=1e-12)
