@@ -9,14 +9,14 @@ from properties.judgement.layer_repeats import Judged, laid_out_in
 from properties.registry import specification
 from properties.strategies import layer_calls
 from properties.strategies.arrays import LAYOUTS
-from properties.strategies.layer_calls import LongGradients, SizedInputs
+from properties.strategies.layer_calls import EverySize, LongGradients, SizedInputs
 from properties.subject import Subject
 
 
 @specification(
     "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=1, inputs=layer_calls.at_size()
 )
-def test_lay_sizes(subject: Subject, inputs: tuple[SizedInputs, ...]) -> None:
+def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
     """Eq. 11 holds beyond the size of a tile: 2112 tokens, widths to 192, 600 experts, 17 slots.
 
     ``layer_vjp``, where offered, is judged on the same inputs, as in LAY-GRAD.
@@ -24,8 +24,9 @@ def test_lay_sizes(subject: Subject, inputs: tuple[SizedInputs, ...]) -> None:
     Hypotheses: as in LAY-VALUE; one layer each of 15 sizes, M from 1 to 2112, N to 600, K to 17, S
     to 5, widths from 2 to 192. Most widths are no multiple of 4; of the others three layers have
     widths all multiples of 16, of 64, and of 64 and 128. 64 and 128 experts are among them, and an
-    expert with 2112 tokens, which is 33 times 64; amplitudes 0.1, 1 and 10. The cotangent is 0 for
-    tokens with several legal selections.
+    expert with 2112 tokens, which is 33 times 64; amplitudes 0.1, 1 and 10. In an accumulate format
+    of less than 13 bits no projection is dense and no width above 32. The cotangent is 0 for tokens
+    with several legal selections.
 
     Legal freedoms: those of LAY-VALUE and LAY-GRAD.
 
@@ -35,7 +36,7 @@ def test_lay_sizes(subject: Subject, inputs: tuple[SizedInputs, ...]) -> None:
     function; ids end at 255 or 511; the backward pass has a table of eight or sixteen slots; or
     only the gradient of the first chunk is kept.
     """
-    for one in inputs:
+    for one in inputs.layers(subject.arithmetic.accumulated.roundoff):
         judged = Judged.of(subject, one)
         judged.require_output(subject, f" at size {one!r}")
         judged.require_gradients(subject, f" at size {one!r}")

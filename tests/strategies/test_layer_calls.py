@@ -45,7 +45,7 @@ def sizes_of(table: Any) -> set[tuple[int, ...]]:
 
 def test_every_size_is_drawn_in_every_case() -> None:
     for case in drawn("LAY-SIZES"):
-        assert {shapes(inputs) for inputs in case} == sizes_of(SIZES)
+        assert {shapes(inputs) for inputs in case.layers(2.0**-24)} == sizes_of(SIZES)
 
 
 def test_every_small_size_is_drawn() -> None:
