@@ -5,7 +5,7 @@ Legend: M tokens, N routed experts, K top_k, D model width, L latent width, S sh
 
 from __future__ import annotations
 
-from properties.judgement.layer_repeats import Judged, laid_out_in
+from properties.judgement.layer_repeats import Judged, digits_left, laid_out_in
 from properties.registry import specification
 from properties.strategies import layer_calls
 from properties.strategies.arrays import LAYOUTS
@@ -25,8 +25,8 @@ def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
     to 5, widths from 2 to 192. Most widths are no multiple of 4; of the others three layers have
     widths all multiples of 16, of 64, and of 64 and 128. 64 and 128 experts are among them, and an
     expert with 2112 tokens, which is 33 times 64; amplitudes 0.1, 1 and 10. In an accumulate format
-    of less than 13 bits no projection is dense and no width above 32. The cotangent is 0 for tokens
-    with several legal selections.
+    of less than 13 bits, and in float8, no projection is dense and no width above 32. The cotangent
+    is 0 for tokens with several legal selections.
 
     Legal freedoms: those of LAY-VALUE and LAY-GRAD.
 
@@ -36,7 +36,7 @@ def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
     function; ids end at 255 or 511; the backward pass has a table of eight or sixteen slots; or
     only the gradient of the first chunk is kept.
     """
-    for one in inputs.layers(subject.arithmetic.accumulated.roundoff):
+    for one in inputs.layers(digits_left(subject)):
         judged = Judged.of(subject, one)
         judged.require_output(subject, f" at size {one!r}")
         judged.require_gradients(subject, f" at size {one!r}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from properties.judgement.layer import LegalLayer, legal_layer, on_arrays
-from properties.judgement.narrow import fitting_layer, is_narrow
+from properties.judgement.narrow import COARSE, fitting_layer, is_narrow
 from properties.protocol import Array, LayerConfig, LayerParameters
 from properties.rounding import Ball
 from properties.strategies.layer import IDENTITY, LayerInputs
@@ -23,6 +23,9 @@ SMALL_COTANGENT = 2.0**-4
 
 # Tokens larger than this ask for smaller ones: gradients of what reads x are multiples of it.
 LARGE_TOKEN = 128.0
+
+# The largest product of both caps in float8: that of the report's caps.
+LARGEST_CAPS = 100.0
 
 __all__ = [
     "LayerCall",
@@ -51,7 +54,7 @@ class LayerCall:
 
         ``enlarged`` is what the property is going to multiply the routed sum by.
         """
-        inputs = fitting_layer(_all_narrow(subject), inputs, enlarged)
+        inputs = fitting_layer(_all_narrow(subject), _lower_caps(subject, inputs), enlarged)
         bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
         rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs, enlarged))
         rounded = replace(rounded, e_score_correction_bias=bias)
@@ -97,6 +100,16 @@ def cotangent_of(subject: Subject, drawn: Array, x: float = 1.0) -> Array:
     if is_narrow(_all_narrow(subject)) and largest > small:
         drawn = drawn * 2.0 ** np.floor(np.log2(small / largest))
     return subject.round_to_storage(drawn)
+
+
+def _lower_caps(subject: Subject, inputs: LayerInputs) -> LayerInputs:
+    """The inputs; in float8, whose range a product of large caps would use up, with lower caps."""
+    config = inputs.config
+    excess = float(np.sqrt(config.beta_gate * config.beta_up / LARGEST_CAPS))
+    if subject.arithmetic.stored.roundoff <= COARSE or excess <= 1.0:
+        return inputs
+    beta_gate, beta_up = config.beta_gate / excess, config.beta_up / excess
+    return replace(inputs, config=replace(config, beta_gate=beta_gate, beta_up=beta_up))
 
 
 def _all_narrow(subject: Subject) -> Subject:

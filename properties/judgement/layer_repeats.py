@@ -20,12 +20,13 @@ from properties.judgement.layer_gradient import (
     selections_of,
     silenced,
 )
+from properties.judgement.narrow import COARSE
 from properties.protocol import Array, LayerParameters
 from properties.strategies.arrays import LAYOUTS, laid_out
 from properties.strategies.layer_calls import SizedInputs
 from properties.subject import Subject
 
-__all__ = ["Judged", "laid_out_in"]
+__all__ = ["Judged", "digits_left", "laid_out_in"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,12 @@ class Judged:
             named_arrays(gradients), named_arrays(self.d_parameters), strict=True
         ):
             within(subject, actual, ball, f"d_{name}{what}")
+
+
+def digits_left(subject: Subject) -> float:
+    """The unit roundoff of sums, or that of storage where it is coarser than bfloat16's."""
+    stored, accumulated = subject.arithmetic.stored, subject.arithmetic.accumulated
+    return max(accumulated.roundoff, stored.roundoff if stored.roundoff > COARSE else 0.0)
 
 
 def laid_out_in(judged: Judged, way: int) -> Judged:
