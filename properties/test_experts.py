@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from properties.checks import require, within
-from properties.judgement.experts import ExpertCall
+from properties.judgement.experts import ExpertCall, near
 from properties.protocol import Array
 from properties.registry import specification
-from properties.rounding import Ball
 from properties.strategies import experts
 from properties.strategies.experts import ExpertInputs
 from properties.subject import Subject
@@ -67,7 +66,8 @@ def test_dsp_permute(subject: Subject, drawn: tuple[ExpertInputs, Array]) -> Non
     inputs, order = drawn
     call = ExpertCall.of(subject, inputs)
     moved = call.rows(order)
-    expected = Ball(call.result()[order], 2.0 * call.expected().radius[order], subject.arithmetic)
+    ball = call.expected()[order]
+    expected = near(call.result()[order], ball, ball)
     within(subject, moved.result(), expected, "experts of permuted tokens")
 
 
@@ -120,12 +120,12 @@ def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
     normalised a second time, which only the doubled ones show.
     """
     call = ExpertCall.of(subject, inputs)
-    out, radius = call.result(), call.expected().radius
+    out, ball = call.result(), call.expected()
     alone = call.alone()
-    single = Ball(alone.result(), alone.expected().radius + radius, subject.arithmetic)
+    single = near(alone.result(), alone.expected(), ball)
     within(subject, out, single, "K identical experts")
     doubled = replace(call, weights=2.0 * call.weights)
-    twice = Ball(2.0 * out, 2.0 * radius + doubled.expected().radius, subject.arithmetic)
+    twice = near(2.0 * out, ball, ball, doubled.expected())
     within(subject, doubled.result(), twice, "experts with doubled weights")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import reference_numpy as reference
-from properties.checks import at_most, within
+from properties.checks import at_most, require, within
 from properties.judgement.norm import bounded_weight, within_range
 from properties.protocol import Array
 from properties.registry import specification
@@ -81,7 +81,10 @@ def _with_multiple(subject: Subject, inputs: ScaledInputs) -> tuple[Array, Array
 def _judged(subject: Subject, x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
     """What the implementation returns, and the radius of the reference."""
     ball: Any = reference.rms_norm(subject.ball(x), subject.ball(weight), eps=eps)
-    return subject.rms_norm(x, weight, eps=eps), ball.radius
+    out = subject.rms_norm(x, weight, eps=eps)
+    due = np.isfinite(ball.value) & np.isfinite(ball.radius)
+    require(np.isfinite(out) | ~due, "rms_norm is NaN or infinite, where Eq. 11 is finite")
+    return out, ball.radius
 
 
 def _size(x: Array, eps: float) -> Array:

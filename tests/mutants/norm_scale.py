@@ -190,3 +190,12 @@ class WholeBatchRefused(Norm):
         if not np.isfinite(x).all():
             return np.zeros(x.shape)
         return super().rms_norm(x, weight, eps=eps)
+
+
+class NoRowIsANumber(Norm):
+    """Every output is NaN, and a multiple of it is, too."""
+
+    killed_by = "NRM-SCALE"
+
+    def rms_norm(self, x: Array, weight: Array, *, eps: float) -> Array:
+        return np.full_like(super().rms_norm(x, weight, eps=eps), np.nan)
