@@ -10,18 +10,16 @@ from properties.protocol import Array
 from properties.reference import Reference
 
 
-class _NoNumbers(Reference):
-    def experts(self, x: Array, *arguments: Any, **options: Any) -> Array:
-        return np.full_like(super().experts(x, *arguments, **options), np.nan)
-
-
-class NaNInAnyOrder(_NoNumbers):
+class NaNInAnyOrder(Reference):
     """Every output is NaN, whatever the order of the tokens."""
 
     killed_by = "DSP-PERMUTE"
 
+    def experts(self, x: Array, *arguments: Any, **options: Any) -> Array:
+        return np.full_like(super().experts(x, *arguments, **options), np.nan)
 
-class NaNOfEqualExperts(_NoNumbers):
+
+class NaNOfEqualExperts(NaNInAnyOrder):
     """Every output is NaN, as is that of one expert in place of several equal ones."""
 
     killed_by = "DSP-SAME"

@@ -53,7 +53,7 @@ class Staged(Reference):
             here = ids == j
             parts = p.gate_proj[j], p.up_proj[j], p.down_proj[j]
             out[here] = self.expert(rows[here], *parts, caps)
-        return (out.reshape(*ids_MK.shape, -1) * weights_MK[:, :, None]).sum(axis=1)
+        return (out.reshape(*ids_MK.shape, out.shape[-1]) * weights_MK[:, :, None]).sum(axis=1)
 
     def logits(self, logits_MN):
         return logits_MN
