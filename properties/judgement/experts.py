@@ -12,7 +12,7 @@ import numpy as np
 
 import reference_numpy as reference
 from properties.checks import require, within
-from properties.judgement.narrow import fitting_cotangent, fitting_experts
+from properties.judgement.narrow import all_narrow, fitting_cotangent, fitting_experts
 from properties.judgement.sums import hull, slots_added
 from properties.protocol import Array, ExpertParameters
 from properties.rounding import Ball
@@ -56,14 +56,16 @@ class ExpertCall:
         """The drawn inputs.
 
         An x beyond the square root of the largest number is clipped to it, and a cotangent to a
-        64th of that: in a format of short range, gradients would be infinite otherwise. There
-        projections and cotangent are halved, too, until everything fits.
+        64th of that: in a format of short range, be it that of storage, of sums or of arithmetic,
+        gradients would be infinite otherwise. There projections and cotangent are halved, too,
+        until everything fits.
         """
-        inputs = fitting_experts(subject, inputs)
-        far = np.sqrt(subject.arithmetic.stored.largest)
+        narrow = all_narrow(subject)
+        inputs = fitting_experts(narrow, inputs)
+        far = np.sqrt(narrow.arithmetic.stored.largest)
         held, lie = subject.round_to_storage, inputs.layouts
         drawn = np.ones(inputs.x.shape) if inputs.cotangent is None else inputs.cotangent
-        drawn = fitting_cotangent(subject, inputs, drawn)
+        drawn = fitting_cotangent(narrow, inputs, drawn)
         return cls(
             subject,
             laid_out(held(np.clip(inputs.x, -far, far)), lie.x),

@@ -5,13 +5,12 @@ Legend: M tokens, N routed experts, D model width, L latent width, H hidden widt
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from properties.judgement.layer import LegalLayer, legal_layer, on_arrays
-from properties.judgement.narrow import COARSE, fitting_layer, is_narrow
+from properties.judgement.narrow import COARSE, all_narrow, fitting_layer, is_narrow
 from properties.protocol import Array, LayerConfig, LayerParameters
 from properties.rounding import Ball
 from properties.strategies.layer import IDENTITY, LayerInputs
@@ -54,7 +53,7 @@ class LayerCall:
 
         ``enlarged`` is what the property is going to multiply the routed sum by.
         """
-        inputs = fitting_layer(_all_narrow(subject), _lower_caps(subject, inputs), enlarged)
+        inputs = fitting_layer(all_narrow(subject), _lower_caps(subject, inputs), enlarged)
         bias = subject.round_to_routing(inputs.parameters.e_score_correction_bias)
         rounded = on_arrays(subject.round_to_storage, _squarable(subject, inputs, enlarged))
         rounded = replace(rounded, e_score_correction_bias=bias)
@@ -97,7 +96,7 @@ def cotangent_of(subject: Subject, drawn: Array, x: float = 1.0) -> Array:
     """
     largest = float(np.abs(drawn).max(initial=0.0))
     small = SMALL_COTANGENT / max(1.0, x / LARGE_TOKEN)
-    if is_narrow(_all_narrow(subject)) and largest > small:
+    if is_narrow(all_narrow(subject)) and largest > small:
         drawn = drawn * 2.0 ** np.floor(np.log2(small / largest))
     return subject.round_to_storage(drawn)
 
@@ -110,22 +109,6 @@ def _lower_caps(subject: Subject, inputs: LayerInputs) -> LayerInputs:
         return inputs
     beta_gate, beta_up = config.beta_gate / excess, config.beta_up / excess
     return replace(inputs, config=replace(config, beta_gate=beta_gate, beta_up=beta_up))
-
-
-def _all_narrow(subject: Subject) -> Subject:
-    """The subject as if storage ended where its narrowest format does: no number may leave that."""
-    precision, arithmetic = subject.precision, subject.arithmetic
-    formats = {
-        precision.storage: arithmetic.stored,
-        precision.accumulate: arithmetic.accumulated,
-        precision.compute: arithmetic.computed,
-    }
-    narrowest = min(formats, key=lambda name: formats[name].largest)
-    if formats[narrowest].largest == arithmetic.stored.largest:
-        return subject
-    narrow = copy(subject)
-    narrow.precision = replace(precision, storage=narrowest)
-    return narrow
 
 
 def _identity_exponent(subject: Subject) -> int:

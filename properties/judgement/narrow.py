@@ -9,6 +9,7 @@ Legend: M tokens, N experts, L width an expert works on, H its hidden width.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,30 @@ EPS_DIGITS = 128.0
 # Slopes of SiTU-GLU are at most this times the other input's cap.
 SLOPE = 1.1
 
-__all__ = ["fitting_cotangent", "fitting_experts", "fitting_layer", "halved", "is_narrow"]
+__all__ = [
+    "all_narrow",
+    "fitting_cotangent",
+    "fitting_experts",
+    "fitting_layer",
+    "halved",
+    "is_narrow",
+]
+
+
+def all_narrow(subject: Subject) -> Subject:
+    """The subject as if storage ended where its narrowest format does: no number may leave that."""
+    precision, arithmetic = subject.precision, subject.arithmetic
+    formats = {
+        precision.storage: arithmetic.stored,
+        precision.accumulate: arithmetic.accumulated,
+        precision.compute: arithmetic.computed,
+    }
+    narrowest = min(formats, key=lambda name: formats[name].largest)
+    if formats[narrowest].largest == arithmetic.stored.largest:
+        return subject
+    narrow = copy(subject)
+    narrow.precision = replace(precision, storage=narrowest)
+    return narrow
 
 
 def is_narrow(subject: Subject) -> bool:
