@@ -321,8 +321,11 @@ def tokens(routed: Routed, rows: Array) -> Routed:
 def require_same_cutoff(
     subject: Subject, first: Array | None, second: Array | None, radius: Array, what: str
 ) -> None:
-    """Require cutoffs (M,) to be equal within the radius (M,), or to be left out both times."""
-    if first is None and second is None:
+    """Require cutoffs (M,) to be equal within the radius (M,), or to be left out both times.
+
+    A batch without tokens has none, returned or not.
+    """
+    if (first is None and second is None) or radius.size == 0:
         return
     if first is None or second is None:
         raise ViolationError(f"{what}: a cutoff is returned at one call and not at another")

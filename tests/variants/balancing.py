@@ -177,3 +177,17 @@ class FromOneRank(OnRanks):
                 if self.world.rank < self.world.size - 1:
                     self.reduced_histogram = None
             self.bias = bias.numpy()
+
+
+class ReturnsEarly(Balanced):
+    """A micro-batch without tokens is handed back at once: no ids, no weights, and no cutoff."""
+
+    freedom = "no cutoff where there is no token"
+    topics, only = (), ("QB-EVAL", "QB-HIST-MODEL", "QB-HIST-SPLIT", "QB-MASK", "QB-OBSERVE")
+
+    class made(InFloat32):  # noqa: N801
+        def observe(self, logits_MN: Array, **options: Any) -> Routing:
+            if len(logits_MN):
+                return super().observe(logits_MN, **options)
+            nothing = np.empty((0, self.top_k), np.float32)
+            return Routing(nothing.astype(np.int32), nothing, None)
