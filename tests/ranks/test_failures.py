@@ -25,6 +25,7 @@ SECONDS = 4.0
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
+    close_launches()  # of tests before, in the same process
     yield
     close_launches()
 
