@@ -38,6 +38,15 @@ def within(subject: Subject, actual: Array, expected: Any, what: str) -> None:
         unknown(subject, f"{what}: no finite radius")
 
 
+def finite_where_due(actual: Array, expected: Any, what: str) -> None:
+    """Require finite elements wherever the ball ``expected`` is finite, and its radius.
+
+    Comparing two outputs with each other needs it first: two NaN do not agree.
+    """
+    due = np.isfinite(expected.value) & np.isfinite(expected.radius)
+    require(np.isfinite(actual) | ~due, f"{what}: NaN or infinite, where the reference is finite")
+
+
 def at_most(subject: Subject, actual: Array, bound: Any, what: str) -> None:
     """Require ``actual <= bound`` up to the radius of ``bound``, elementwise.
 

@@ -232,8 +232,8 @@ def select(
 ) -> list[Property]:
     """The catalogue's entries with these ids and topics; where none is named, the lane's.
 
-    Those are all, except in the quick lane: it leaves out statements that no edit of an
-    implementation can change, and the start of several ranks, unless ``ranks`` asks for them.
+    Those are all, except in the quick lane: it leaves out what can be judged without any
+    implementation, claims among it, and what starts several ranks, unless ``ranks`` asks for them.
     Raises KeyError if an id does not exist.
     """
     wanted = {find(property_id).id for property_id in only}

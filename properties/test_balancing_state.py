@@ -159,8 +159,8 @@ def test_qb_off(subject: Subject, history: History) -> None:
 
     With ``enabled=False``, micro-batches and updates leave bias and counts bit-equal, and route as
     ever. Where ``set_enabled`` is offered, switching off in between does the same, keeps what is
-    pending, and switching on goes on from there; where states are offered, so does loading one that
-    was saved while switched off.
+    pending, and switching on goes on from there. A state that was saved while it was off leaves it
+    off when it is loaded, where states are offered.
 
     Hypotheses: k < n, finite logits and bias, any masks, the bias given or left out.
 

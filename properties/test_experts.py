@@ -57,7 +57,7 @@ def test_dsp_permute(subject: Subject, drawn: tuple[ExpertInputs, Array]) -> Non
 
     Proof: Eq. 11 treats tokens one by one, so both results lie within the radius of the same row.
 
-    Legal freedoms: those of DSP-DENSE. Bit equality is not asked.
+    Legal freedoms: those of DSP-DENSE. Bit equality is not asked, but finite numbers are.
 
     If it fails: a token's result depends on who else is in the batch. Tokens beyond an expert's
     capacity are dropped, rows after the last full tile are not computed, or the way back from

@@ -19,7 +19,7 @@ from properties.errors import UnknownError
 from properties.judgement.layer import (
     agree,
     crossed_outputs,
-    finite_where_due,
+    finite_where_clear,
     logit_ball,
     with_shared_experts,
 )
@@ -189,7 +189,7 @@ def test_lay_normorder(subject: Subject, inputs: LayerInputs) -> None:
     if not clear.any():
         raise UnknownError("no token has one legal routing only")
     for judged in (first, second):
-        finite_where_due(judged, clear, "layer with one eps or another")
+        finite_where_clear(judged, clear, "layer with one eps or another")
     crossed, radius = crossed_outputs(first, second)
     parallel = Ball(np.zeros(crossed.shape), radius, subject.arithmetic)
     within(subject, crossed[clear], parallel[clear], "y_a y'_b - y_b y'_a")

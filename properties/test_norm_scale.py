@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import reference_numpy as reference
-from properties.checks import at_most, require, within
+from properties.checks import at_most, finite_where_due, within
 from properties.judgement.norm import bounded_weight, within_range
 from properties.protocol import Array
 from properties.registry import specification
@@ -34,7 +34,8 @@ def test_nrm_scale(subject: Subject, inputs: ScaledInputs) -> None:
     as far as the declared formats hold their multiples and the squares of both; c, too, where eps
     or c^2 eps would be subnormal in compute or overflow there (float16).
 
-    Legal freedoms: those of NRM-VALUE at each call; two outputs differ by both radii at most.
+    Legal freedoms: those of NRM-VALUE at each call; two outputs differ by both radii at most, and
+    are finite.
 
     If it fails: eps is a floor, is relative to the row, or is added outside the root; a mean square
     is clipped; or the row's scale is taken from a table of exponents that ends too early. A model
@@ -82,8 +83,7 @@ def _judged(subject: Subject, x: Array, weight: Array, eps: float) -> tuple[Arra
     """What the implementation returns, and the radius of the reference."""
     ball: Any = reference.rms_norm(subject.ball(x), subject.ball(weight), eps=eps)
     out = subject.rms_norm(x, weight, eps=eps)
-    due = np.isfinite(ball.value) & np.isfinite(ball.radius)
-    require(np.isfinite(out) | ~due, "rms_norm is NaN or infinite, where Eq. 11 is finite")
+    finite_where_due(out, ball, "rms_norm")
     return out, ball.radius
 
 

@@ -12,6 +12,7 @@ from properties.execution import judge
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.registry import find
+from properties.subject import Subject
 
 pytestmark = pytest.mark.usefixtures("no_shrinking")
 
@@ -34,12 +35,16 @@ def name_of(mutant: Any) -> str:
     return f"{mutant.__module__.rpartition('.')[2]}-{mutant.__name__}"
 
 
+def subject_for(candidate: Any) -> Subject:
+    """A subject around a new one of that class; ranks construct it by its name."""
+    subject = subject_of(candidate(), f"{candidate.__module__}:{candidate.__qualname__}")
+    subject.rank_seconds = getattr(candidate, "rank_seconds", subject.rank_seconds)
+    return subject
+
+
 @pytest.mark.parametrize("mutant", mutants(), ids=name_of)
 def test_mutant_is_killed_by_its_property(mutant: Any) -> None:
-    # Ranks construct it by its name.
-    subject = subject_of(mutant(), f"{mutant.__module__}:{mutant.__qualname__}")
-    subject.rank_seconds = getattr(mutant, "rank_seconds", subject.rank_seconds)
-    outcome = judge(find(mutant.killed_by), subject, LANES["gate"])
+    outcome = judge(find(mutant.killed_by), subject_for(mutant), LANES["gate"])
     expected = getattr(mutant, "verdict", "failed")
     assert outcome.verdict == expected, f"{outcome.verdict}: {outcome.message}"
     assert outcome.message

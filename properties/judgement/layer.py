@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import reference_numpy as reference
-from properties.checks import require, unknown, within
+from properties.checks import finite_where_due, unknown, within
 from properties.judgement.sums import added_in_any_order
 from properties.protocol import Array, LayerConfig, LayerParameters, Routing
 from properties.rounding import Arithmetic, Ball, ratio
@@ -38,7 +38,7 @@ __all__ = [
     "Selections",
     "agree",
     "crossed_outputs",
-    "finite_where_due",
+    "finite_where_clear",
     "legal_layer",
     "legal_selections",
     "logit_ball",
@@ -147,8 +147,8 @@ def agree(
     """
     (y_first, legal_first), (y_second, legal_second) = first, second
     clear = legal_first.clear & legal_second.clear
-    finite_where_due(first, clear, what)
-    finite_where_due(second, clear, what)
+    finite_where_clear(first, clear, what)
+    finite_where_clear(second, clear, what)
     if clear.size and not clear.any():
         unknown(subject, f"{what}: no token has one legal routing only")
     radius = legal_first.single().radius + legal_second.single().radius + apart
@@ -156,13 +156,10 @@ def agree(
     within(subject, y_first.reshape(legal_first.rows)[clear], expected[clear], what)
 
 
-def finite_where_due(judged: tuple[Array, LegalLayer], clear: Array, what: str) -> None:
+def finite_where_clear(judged: tuple[Array, LegalLayer], clear: Array, what: str) -> None:
     """Require of the clear tokens (M,) that an output is finite where the legal one surely is."""
     output, legal = judged
-    ball = legal.single()
-    due = np.isfinite(ball.value) & np.isfinite(ball.radius) & clear[:, None]
-    missing = due & ~np.isfinite(output.reshape(legal.rows))
-    require(~missing, f"{what}: an output is NaN or infinite, where Eq. 11 is finite")
+    finite_where_due(output.reshape(legal.rows)[clear], legal.single()[clear], what)
 
 
 def crossed_outputs(

@@ -20,7 +20,7 @@ from properties.judgement.layer_gradient import (
     selections_of,
     silenced,
 )
-from properties.judgement.narrow import COARSE
+from properties.judgement.narrow import COARSE, all_narrow
 from properties.protocol import Array, LayerParameters
 from properties.strategies.arrays import LAYOUTS, laid_out
 from properties.strategies.layer_calls import SizedInputs
@@ -47,9 +47,7 @@ class Judged:
     @classmethod
     def of(cls, subject: Subject, inputs: SizedInputs) -> Judged:
         """Of what was drawn, as far as every format holds it, for the methods that are offered."""
-        arithmetic = subject.arithmetic
-        formats = (arithmetic.stored, arithmetic.computed, arithmetic.accumulated)
-        far = min(number.largest for number in formats) / 64.0
+        far = all_narrow(subject).arithmetic.stored.largest / 64.0
         if np.abs(inputs.layer.x).max(initial=0.0) > far:
             layer = replace(inputs.layer, x=np.clip(inputs.layer.x, -far, far))
             inputs = replace(inputs, layer=layer)

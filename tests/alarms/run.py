@@ -22,6 +22,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
+from properties.plugin import THREAD_VARIABLES
 from tests.alarms import journal, summary
 from tests.alarms.journal import ROOT, Run
 from tests.alarms.judging import Task, begin_worker, implementations, run_once
@@ -29,8 +30,6 @@ from tests.alarms.judging import Task, begin_worker, implementations, run_once
 LOG = Path("build") / "alarms.jsonl"
 
 EXIT_NONE, EXIT_ALARM, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class BrokenOffError(Exception):
@@ -195,7 +194,7 @@ def tasks(
 
 def in_processes(plan: Iterator[Task], workers: int) -> Iterator[Run]:
     """Results as they come, of fresh processes with one thread each."""
-    os.environ.update(dict.fromkeys(THREADS, "1"))
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, initializer=begin_worker)
     running: dict[Future[Run], Task] = {}

@@ -22,6 +22,7 @@ from properties.registry import find
 from properties.strategies.balancing_state import MicroBatch, Setup
 from tests.mutants import balancing_state_sequences as mutants
 from tests.mutants.ranks_balancing import ReducedOverTooFewRanks
+from tests.test_mutants import subject_for
 
 PROPERTY = "QB-HIST-MODEL"
 RANKS = "QB-RANKS"
@@ -63,8 +64,7 @@ class Sequence(NamedTuple):
 
 def found(mutant: Any, property_id: str = PROPERTY) -> Outcome:
     """What a property says of a wrong balancer, given time to shorten it."""
-    # Ranks construct it by its name.
-    subject = subject_of(mutant(), f"{mutant.__module__}:{mutant.__qualname__}")
+    subject = subject_for(mutant)
     with patch.object(lanes, "SHRINKING_SECONDS", PATIENCE):
         subject.limit_ranks(4, 4)  # as in the gate
         return judge(find(property_id), subject, LANES["gate"])

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
 
 from properties.errors import ViolationError
 from properties.execution import judge
-from properties.lanes import Lane
+from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.registry import find
 from tests.balancer.sequences import (
@@ -22,18 +21,12 @@ from tests.balancer.sequences import (
     one_line,
     sequences,
 )
+from tests.kills.judging import FirstFailure
 from tests.mutants.balancing_state import Keeps
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "balancer.md"
 PRINTED = list(sequences(PAGE.read_text(encoding="utf-8")))
 MUTANTS = {mutant.__name__: mutant for mutant in NAMED}
-
-
-class Unshrunk(Lane):
-    """The gate lane's sequences, without the search for shorter ones."""
-
-    def settings(self, examples: int) -> settings:
-        return settings(super().settings(examples), phases=[Phase.generate])
 
 
 def test_the_page_has_every_named_mistake_once() -> None:
@@ -70,7 +63,7 @@ def test_no_sequence_is_longer_than_a_person_reads(printed: Sequence) -> None:
 
 @pytest.mark.parametrize("mutant", NAMED, ids=lambda mutant: mutant.__name__)
 def test_the_machine_finds_it_in_the_gate_lane(mutant: Any) -> None:
-    lane = Unshrunk("gate", 1.0, random=False)
+    lane = FirstFailure(**vars(LANES["gate"]))
     outcome = judge(find(PROPERTY), subject_of(mutant()), lane)
     assert outcome.verdict == "failed", outcome.message
     assert outcome.calls[0].startswith("balancer(")

@@ -209,3 +209,10 @@ def test_the_plugin_is_inert_without_an_implementation(tmp_path: Path) -> None:
     unnamed = plain_pytest("--pyargs", "properties.test_norm", cwd=tmp_path)
     assert unnamed.returncode == 1
     assert "no implementation is named" in unnamed.stdout
+
+
+def test_an_adapter_that_is_refused_beside_workers_is_told_once() -> None:
+    done = gate("run", "tests.gate.adapters:NoSuch", "-n", "2")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("has no 'NoSuch'; it defines Minimal") == 1
+    assert "Traceback" not in done.stdout + done.stderr

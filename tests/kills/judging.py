@@ -15,10 +15,8 @@ from hypothesis import Phase
 
 from properties.execution import judge
 from properties.lanes import Lane, lane_for
-from properties.loading import subject_of
 from properties.registry import catalogue, find
-from properties.subject import Subject
-from tests.test_mutants import mutants, name_of
+from tests.test_mutants import mutants, name_of, subject_for
 
 KILLED = ("failed", "adapter error")
 
@@ -97,7 +95,7 @@ def verdict(property_id: str, candidate: Any, lane: str) -> str:
     """What a property says of an implementation, built anew, in that lane."""
     # A claim has no cases to draw fewer of, and the gate is what is asked about.
     chosen = FirstFailure(**vars(lane_for(lane, theory=False)))
-    return judge(find(property_id), _subject(candidate), chosen).verdict
+    return judge(find(property_id), subject_for(candidate), chosen).verdict
 
 
 def killed_by_its_own(mutant: Any, lane: str) -> bool:
@@ -151,13 +149,6 @@ def digest(candidate: Any, ids: list[str]) -> str:
         if module.startswith("tests."):
             text += _relevant(module, names)
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
-
-
-def _subject(candidate: Any) -> Subject:
-    # Ranks construct it by its name.
-    subject = subject_of(candidate(), f"{candidate.__module__}:{candidate.__qualname__}")
-    subject.rank_seconds = getattr(candidate, "rank_seconds", subject.rank_seconds)
-    return subject
 
 
 def _relevant(module: str, names: frozenset[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from properties.plugin import THREAD_VARIABLES
 from tests.mutation.packages import Package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,8 +22,6 @@ FILES = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "Makefile"
 
 # A mutant may take this many times the processor time of its tests, plus a second.
 PATIENCE = 4.0
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def run_inside(folder: Path, *arguments: str, seconds: float | None = None) -> b
 
     Raises subprocess.CalledProcessError if it fails.
     """
-    environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
     command = [sys.executable, str(Path(__file__).with_name("inside.py")), *arguments]
     with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True) as child:
         try:
