@@ -11,6 +11,7 @@ from properties.judgement.experts import ExpertCall, all_within
 from properties.judgement.experts_calls import WAYS, Kept, laid_out_in
 from properties.registry import specification
 from properties.strategies import experts_seeded as experts
+from properties.strategies import experts_sized as sized
 from properties.strategies.experts import ExpertInputs
 from properties.subject import Subject
 
@@ -19,26 +20,30 @@ from properties.subject import Subject
     "DSP-SIZES",
     source="Eq. 11, 12",
     needs=("experts",),
-    examples=24,
-    inputs=experts.as_long_as_a_tile(),
+    examples=2,
+    inputs=sized.at_size(8),
 )
-def test_dsp_sizes(subject: Subject, inputs: ExpertInputs) -> None:
-    """DSP-DENSE beyond the size of a tile: up to 1,030 tokens, widths up to 270, up to 24 slots.
+def test_dsp_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
+    """DSP-DENSE beyond the size of a tile: up to 32,800 tokens, widths to 640, up to 24 slots.
 
-    Hypotheses: M around 64, 128 and 256, widths around 32, 64 and 128, by one more or less and at
-    other numbers that no power of two divides; N from 1 to 33, K up to 17; amplitudes 1 and 0.1. In
-    a third of the cases M = 1,030 with two experts, or N = 600 with K = 24, or H = 270. Everything
-    else as in DSP-DENSE.
+    Hypotheses: in each case, eight calls with M around 64, 128 and 256, widths around 32, 64 and
+    128, by one more or less and at other numbers that no power of two divides; N from 1 to 33, K up
+    to 17; five with widths of 64, 128, 192 and 640; and ten longer ones: M up to 32,800, N up to
+    896, K = 24, H = 270, 128 and 2,100 tokens at one expert, more than 128 experts busy; amplitudes
+    1 and 0.1. Everything else as in DSP-DENSE.
 
     Legal freedoms: those of DSP-DENSE.
 
     If it fails while DSP-DENSE holds: kernels work on tiles of rows and columns, and loops on
-    chunks of tokens. The rows after the last full one are missing or computed twice, a chunk
-    starts anew where it should go on, an inner dimension is cut down to a multiple of 8 or 16, a
-    table of slots has eight places, ids end at 511, or an expert's capacity is reached.
+    chunks of tokens. The rows after the last full one are missing or computed twice, or the last
+    one where all are full; a chunk starts anew where it should go on; an inner dimension is cut
+    down to a multiple of 8, 16 or 128; the path for aligned widths is another function; a table of
+    slots has eight places, one of experts 128 or 768; ids end at 511, slots at 65,535; or an
+    expert's capacity is reached.
     """
-    call = ExpertCall.of(subject, inputs)
-    within(subject, call.result(), call.expected(), "experts at size")
+    for one in inputs:
+        call = ExpertCall.of(subject, one)
+        within(subject, call.result(), call.expected(), f"experts at size {one!r}")
 
 
 @specification(
@@ -83,7 +88,7 @@ def test_dsp_layout(subject: Subject, inputs: ExpertInputs) -> None:
     source="reproducible training and inference",
     needs=("experts",),
     examples=10,
-    inputs=experts.as_long_as_a_tile(fewest_slots=3),
+    inputs=sized.as_long_as_a_tile(fewest_slots=3),
 )
 def test_dsp_repeat(subject: Subject, inputs: ExpertInputs) -> None:
     """The same call gives the same bits again, forward and backward, with other calls in between.

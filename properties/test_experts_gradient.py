@@ -18,6 +18,7 @@ from properties.checks import require, within
 from properties.judgement.experts import ExpertCall, Gradients, all_within, in_parts
 from properties.registry import specification
 from properties.strategies import experts_seeded as experts
+from properties.strategies import experts_sized as sized
 from properties.strategies.experts import ExpertInputs
 from properties.strategies.experts_seeded import Marked
 from properties.subject import Subject
@@ -62,22 +63,25 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     "DSP-GRAD-SIZES",
     source="Eq. 11, 12",
     needs=("experts_vjp",),
-    examples=10,
-    inputs=experts.as_long_as_a_tile(),
+    examples=2,
+    inputs=sized.at_size(4),
 )
-def test_dsp_grad_sizes(subject: Subject, inputs: ExpertInputs) -> None:
-    """DSP-GRAD beyond the size of a tile: up to 1,030 tokens, widths up to 270, up to 24 slots.
+def test_dsp_grad_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
+    """DSP-GRAD beyond the size of a tile: up to 32,800 tokens, widths to 640, up to 24 slots.
 
-    Hypotheses: M, N, K and the widths as in DSP-SIZES, amplitudes 1 and 0.1; everything else as in
-    DSP-GRAD.
+    Hypotheses: M, N, K and the widths as in DSP-SIZES, with four calls about the size of a tile;
+    amplitudes 1 and 0.1; everything else as in DSP-GRAD.
 
     Legal freedoms: those of DSP-GRAD.
 
-    If it fails while DSP-GRAD holds: the rows after the last full tile have no gradient, a partial
-    sum over chunks of tokens replaces the one before, or slots beyond a fixed number are dropped.
+    If it fails while DSP-GRAD holds: the rows after the last full tile have no gradient, or those
+    of the last full one; a partial sum over chunks of tokens replaces the one before; slots or busy
+    experts beyond a fixed number are dropped; or gradients of gate and up change places on the path
+    for aligned widths.
     """
-    call = ExpertCall.of(subject, inputs)
-    all_within(subject, call.gradients(), call.expected_gradients(), " at size")
+    for one in inputs:
+        call = ExpertCall.of(subject, one)
+        all_within(subject, call.gradients(), call.expected_gradients(), f" at size {one!r}")
 
 
 @specification(

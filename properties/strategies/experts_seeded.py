@@ -43,13 +43,15 @@ __all__ = [
     "Twice",
     "any_call",
     "any_call_or_many_tokens",
-    "as_long_as_a_tile",
     "backward_calls",
+    "by_size",
+    "drawn_at",
     "in_a_row",
     "laid_out_calls",
     "marked_rows",
     "other_labels",
     "other_slots",
+    "ranked",
     "two_weightings",
 ]
 
@@ -69,10 +71,6 @@ READABLE = 8
 
 # Every how many seeds one slot outweighs the others.
 DOMINATED = 8
-
-# Rows and widths on both sides of the tiles and chunks that kernels work in.
-LONG = (63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 300)
-WIDE = ((31, 64), (64, 31), (65, 33), (33, 130), (130, 17), (64, 96), (128, 128), (1, 129))
 
 
 class Reordered(NamedTuple):
@@ -96,11 +94,12 @@ class Twice(NamedTuple):
     others: Array
 
 
-def _by_size(sizes: Sequence[Sizes]) -> tuple[Sizes, ...]:
+def by_size(sizes: Sequence[Sizes]) -> tuple[Sizes, ...]:
+    """The sizes by the work they are, so that small seeds are small cases."""
     return tuple(sorted(sizes, key=lambda s: (s.tokens * s.experts * s.latent * s.hidden, s)))
 
 
-READABLE_SIZES = _by_size(
+READABLE_SIZES = by_size(
     [
         Sizes(m, n, k, latent, hidden)
         for m, n, k in product((1, 2, 3), (1, 2, 3), (1, 2, 3))
@@ -110,7 +109,7 @@ READABLE_SIZES = _by_size(
 )
 
 # The reference works on the chosen experts one by one, so that many of them are drawn rarely.
-ANY_SIZES = _by_size(
+ANY_SIZES = by_size(
     [
         Sizes(m, n, k, *widths)
         for m, n, k, widths in product(TOKENS, EXPERTS, TOP_K, WIDTHS)
@@ -118,33 +117,8 @@ ANY_SIZES = _by_size(
     ]
 )
 
-LONG_SIZES = _by_size(
-    [
-        *(
-            Sizes(m, n, k, *widths)
-            for m, (n, k), widths in product(LONG, ((1, 1), (2, 1), (3, 2), (7, 3), (5, 4)), WIDE)
-            if m * n * widths[0] * widths[1] <= 3_000_000
-        ),
-        *(
-            Sizes(m, n, k, *widths)
-            for m, (n, k), widths in product(
-                (9, 23, 40), ((16, 9), (17, 12), (33, 10), (20, 17)), ((31, 64), (65, 33), (7, 96))
-            )
-        ),
-    ]
-)
-
-
-# Beyond 512 tokens, 512 experts, 256 hidden units and 17 slots; at least 515 tokens for one expert.
-LONGER_SIZES = _by_size(
-    [Sizes(1030, 2, 1, 5, 3), Sizes(3, 600, 24, 3, 5), Sizes(9, 20, 18, 5, 270)]
-)
-
-# Every how many seeds one is that long.
-LONGER = 3
-
 # More tokens than buffers of a few dozen hold, beside widths that cost little.
-MANY_TOKENS = _by_size(
+MANY_TOKENS = by_size(
     [Sizes(m, n, k, 3, 5) for m in (65, 129, 300) for n, k in ((2, 1), (5, 2), (9, 3))]
 )
 
@@ -162,7 +136,7 @@ def any_call_or_many_tokens() -> st.SearchStrategy[ExpertInputs]:
 
     def seeded(seed: int) -> ExpertInputs:
         if seed % MANY == MANY - 1:
-            return _drawn(np.random.default_rng(seed), _ranked(seed, MANY_TOKENS))
+            return drawn_at(np.random.default_rng(seed), ranked(seed, MANY_TOKENS))
         return _seeded(seed, tables)
 
     tables = _tables()
@@ -187,27 +161,13 @@ def laid_out_calls() -> st.SearchStrategy[ExpertInputs]:
     return _calls(small).map(lambda inputs: replace(inputs, layouts=Layouts()))
 
 
-def as_long_as_a_tile(fewest_slots: int = 1) -> st.SearchStrategy[ExpertInputs]:
-    """More rows and columns than a tile or a chunk, by one or a few; more slots than eight."""
-    long, longer = (
-        tuple(sizes for sizes in table if sizes.top_k >= fewest_slots)
-        for table in (LONG_SIZES, LONGER_SIZES)
-    )
-
-    def seeded(seed: int) -> ExpertInputs:
-        sizes = _ranked(seed, longer if seed % LONGER == LONGER - 1 else long)
-        return _drawn(np.random.default_rng(seed), sizes, (1.0, 1.0, 0.1))
-
-    return uniform_seeds().map(seeded)
-
-
 def in_a_row() -> st.SearchStrategy[tuple[ExpertInputs, ExpertInputs, ExpertInputs]]:
     """A call, one of the same sizes with other values throughout, and one of any smaller sizes."""
 
     def seeded(seed: int) -> tuple[ExpertInputs, ExpertInputs, ExpertInputs]:
         rng = np.random.default_rng((seed, 1))
-        sizes, smaller = (_ranked(s, ANY_SIZES) for s in (seed, int(rng.integers(seed + 1))))
-        return _drawn(rng, sizes), _drawn(rng, sizes), _drawn(rng, smaller)
+        sizes, smaller = (ranked(s, ANY_SIZES) for s in (seed, int(rng.integers(seed + 1))))
+        return drawn_at(rng, sizes), drawn_at(rng, sizes), drawn_at(rng, smaller)
 
     return uniform_seeds().map(seeded)
 
@@ -280,11 +240,12 @@ def _seeded(seed: int, tables: _Tables) -> ExpertInputs:
     rng = np.random.default_rng(seed)
     readable = SEEDS // READABLE
     if seed < readable:
-        return _readable(rng, _ranked(seed * READABLE, tables.readable))
-    return _drawn(rng, _ranked((seed - readable) * READABLE // (READABLE - 1), tables.drawn))
+        return _readable(rng, ranked(seed * READABLE, tables.readable))
+    return drawn_at(rng, ranked((seed - readable) * READABLE // (READABLE - 1), tables.drawn))
 
 
-def _ranked(seed: int, table: tuple[Sizes, ...]) -> Sizes:
+def ranked(seed: int, table: tuple[Sizes, ...]) -> Sizes:
+    """The size at the seed's rank among all seeds."""
     return table[seed * len(table) // SEEDS]
 
 
@@ -332,8 +293,11 @@ def _readable(rng: np.random.Generator, sizes: Sizes) -> ExpertInputs:
     )
 
 
-def _drawn(
-    rng: np.random.Generator, sizes: Sizes, scales: tuple[float, ...] | None = None
+def drawn_at(
+    rng: np.random.Generator,
+    sizes: Sizes,
+    scales: tuple[float, ...] | None = None,
+    crowds: Sequence[Crowd] = CROWDS,
 ) -> ExpertInputs:
     """x and cotangent at ``scales``, else over eight decades, x at times so large that all caps."""
     if scales is None:
@@ -343,7 +307,7 @@ def _drawn(
     weights = drawn_weights(rng, sizes, _one_of(rng, WEIGHINGS))
     return ExpertInputs(
         x=rng.standard_normal(shape) * _one_of(rng, scales),
-        expert_ids=chosen_ids(rng, sizes, _one_of(rng, CROWDS)),
+        expert_ids=chosen_ids(rng, sizes, _one_of(rng, crowds)),
         weights=weights * _one_of(rng, (1.0, 1.0, 2.5, 1e-3, 64.0, 1e-7)),
         parameters=drawn_parameters(rng, sizes, thin=bool(rng.integers(2))),
         beta_gate=beta_gate,

@@ -18,7 +18,8 @@ from properties.reference import Reference
 from properties.registry import find
 from properties.rounding import Arithmetic, Ball
 from properties.strategies.experts import ExpertInputs, Sizes, drawn_parameters
-from properties.strategies.experts_seeded import ANY_SIZES, LONG_SIZES
+from properties.strategies.experts_seeded import ANY_SIZES
+from properties.strategies.experts_sized import LONG_SIZES
 
 FLOAT32 = Arithmetic()
 
