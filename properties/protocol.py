@@ -171,7 +171,10 @@ class Implementation(Protocol):
         """RMSNorm over the last axis of x (…, L) with weight (L,)."""
 
     def route(self, logits: Array, bias: Array, *, top_k: int) -> Routing:
-        """Eq. 13 for logits (M, N): ids (M, K), combine weights (M, K), cutoff (M,) or None."""
+        """Eq. 13 for logits (M, N): ids (M, K), combine weights (M, K), cutoff (M,) or None.
+
+        A batch without tokens may come back without a cutoff, whatever other batches do.
+        """
 
     def route_vjp(
         self, logits: Array, bias: Array, weights_cotangent: Array, *, top_k: int

@@ -247,9 +247,10 @@ def test_rtr_cutoff(subject: Subject, inputs: RoutingInputs) -> None:
 
     So no chosen expert's biased score lies below it, and no other's above.
 
-    Hypotheses: as for RTR-VALID, and K < N: with K = N nothing is left out. The radius is how far
-    the (K+1)-th largest can move when every biased score moves inside its own radius: from the
-    (K+1)-th largest of the lower ends to that of the upper ends.
+    Hypotheses: as for RTR-VALID, and K < N: with K = N nothing is left out; M at least 1: a batch
+    without tokens has no cutoffs, returned or not. The radius is how far the (K+1)-th largest can
+    move when every biased score moves inside its own radius: from the (K+1)-th largest of the lower
+    ends to that of the upper ends.
 
     Legal freedoms: to return no cutoff at all, which is reported as not offered. It is in the
     routing format, not in storage: quantiles of what bfloat16 leaves of it are no quantiles.

@@ -203,7 +203,10 @@ def _told(biased_MN: Any, token: int, expert: int) -> str:
 
 
 def weights_ball(subject: Subject, scores_MN: Any, routed: Routed) -> Any:
-    """The combine weights (M, K) that follow from the scores and the implementation's own ids."""
+    """The combine weights (M, K) that follow from the scores and the implementation's own ids.
+
+    They are rounded to the format in which this call returned them; another call's may differ.
+    """
     weights: Any = reference.combine_weights(
         scores_MN,
         routed.expert_ids,
@@ -211,6 +214,8 @@ def weights_ball(subject: Subject, scores_MN: Any, routed: Routed) -> Any:
         renormalise=renormalised(subject, routed.expert_ids.shape[1]),
     )
     if routed.weights_format != subject.precision.routing_format:
+        arithmetic = subject.routing_arithmetic(routed.weights_format)
+        weights = Ball(weights.value, weights.radius, arithmetic)
         weights = reference.stored(weights)
     return weights
 

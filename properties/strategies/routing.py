@@ -106,7 +106,7 @@ class RoutingInputs:
 
 
 def inputs(*, all_experts: bool = True, fewest: int = 2) -> st.SearchStrategy[RoutingInputs]:
-    """Every class of scores. Without ``all_experts``, K < N: there is a cutoff.
+    """Every class of scores. Without ``all_experts``, K < N and M >= 1: there is a cutoff.
 
     A single expert is left to the property that asks for it: a router that cannot take N = 1 should
     fail one property and not all.
@@ -170,9 +170,9 @@ def batches(draw: st.DrawFn) -> RoutingInputs:
     return draw(_patterned(tokens, num_experts, all_experts=True))
 
 
-def shapes() -> st.SearchStrategy[tuple[int, int]]:
-    """(M, N), small ones first."""
-    pairs = [(m, n) for n in EXPERTS for m in TOKENS if m * n <= ELEMENTS]
+def shapes(least: int = 0) -> st.SearchStrategy[tuple[int, int]]:
+    """(M, N), small ones first, M at least ``least``."""
+    pairs = [(m, n) for n in EXPERTS for m in TOKENS if least <= m and m * n <= ELEMENTS]
     return st.sampled_from(sorted(pairs, key=lambda pair: pair[0] * pair[1]))
 
 
@@ -204,7 +204,7 @@ def _by_element(
 
 @st.composite
 def _seeded(draw: st.DrawFn, all_experts: bool, fewest: int) -> RoutingInputs:
-    tokens, num_experts = draw(shapes())
+    tokens, num_experts = draw(shapes(0 if all_experts else 1))
     return draw(_patterned(tokens, max(fewest, num_experts), all_experts))
 
 

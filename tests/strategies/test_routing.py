@@ -56,6 +56,11 @@ def test_margins_are_drawn_equally_often() -> None:
     assert min(counts.values()) >= 0.7 * len(drawn("RTR-MARGIN")) / len(MARGINS)
 
 
+def test_batches_without_tokens_are_routed_but_have_no_cutoff_to_judge() -> None:
+    assert any(not len(case.logits) for case in routings("RTR-VALID"))
+    assert all(len(case.logits) for case in routings("RTR-CUTOFF"))
+
+
 @pytest.mark.parametrize("property_id", ["RTR-RELABEL", "RTR-STRIDE", "RTR-GRAD", "RTR-GRAD-FLAT"])
 def test_margins_are_drawn_among_other_inputs(property_id: str) -> None:
     counts = margins_in(property_id)

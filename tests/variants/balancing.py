@@ -191,3 +191,17 @@ class ReturnsEarly(Balanced):
                 return super().observe(logits_MN, **options)
             nothing = np.empty((0, self.top_k), np.float32)
             return Routing(nothing.astype(np.int32), nothing, None)
+
+
+class RoundsInEvaluation(Balanced):
+    """Weights are rounded to storage in evaluation, and stay as they are in training."""
+
+    freedom = "weights in either format, call by call"
+    topics, only = (), ("QB-EVAL", "QB-MASK", "QB-OBSERVE")
+    precision = Precision(storage="bfloat16")
+
+    class made(InFloat32):  # noqa: N801
+        def observe(self, logits_MN: Array, *, training: bool = True, **options: Any) -> Routing:
+            routed = super().observe(logits_MN, training=training, **options)
+            stored = routed.weights.astype("bfloat16")
+            return routed if training else routed._replace(weights=stored)

@@ -146,6 +146,50 @@ class InStorage:
         return d_logits.astype("bfloat16"), None
 
 
+class ReturnsEarly(InStorage):
+    """A batch without tokens is handed back at once: no ids, no weights, and no cutoff."""
+
+    freedom = "no cutoff where there is no token"
+
+    def route(self, logits: Array, bias: Array, *, top_k: int) -> Routing:
+        if len(logits):
+            return super().route(logits, bias, top_k=top_k)
+        return Routing(np.empty((0, top_k), np.int16), np.empty((0, top_k), np.float32), None)
+
+
+class RoundsSingleTokens(InStorage):
+    """Weights of a single token are rounded to storage, those of batches are not."""
+
+    freedom = "weights in either format, call by call"
+
+    def route(self, logits: Array, bias: Array, *, top_k: int) -> Routing:
+        routed = super().route(logits, bias, top_k=top_k)
+        _, _, weights, _ = self.parts(logits, bias, top_k)
+        return routed if len(logits) == 1 else routed._replace(weights=weights)
+
+
+class RoundsGroupsOnly(Router):
+    """Weights of group-limited routing are rounded to storage, those of plain routing are not."""
+
+    freedom = "weights in either format, method by method"
+    precision = Precision(storage="bfloat16")
+
+    def route_grouped_forward(
+        self, logits: Tensor, bias: Tensor, *, top_k: int, num_groups: int, top_groups: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        tokens, experts = logits.shape
+        scores = torch.sigmoid(logits)
+        biased = scores + bias
+        totals = (
+            biased.reshape(tokens, num_groups, experts // num_groups).topk(2, dim=-1).values.sum(-1)
+        )
+        best = totals.topk(top_groups, dim=1).indices
+        opened = torch.zeros(totals.shape, dtype=torch.bool).scatter(1, best, True)
+        mine = opened.repeat_interleave(experts // num_groups, 1)
+        ids = self.choose(biased.masked_fill(~mine, -torch.inf), top_k)
+        return ids, self.weigh(scores.gather(1, ids)).bfloat16(), None
+
+
 class ByThreshold(Router):
     """All above the K-th best, then the last among its ties; slots in another order per token."""
 
