@@ -111,6 +111,8 @@ def arrays_in(value: Any) -> list[Array]:
 
 def read_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
+        if not value.flags.writeable and type(value) is np.ndarray:
+            return value  # which a caller may hand over again
         view = value.view()
         view.flags.writeable = False
         return view

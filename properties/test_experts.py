@@ -25,10 +25,12 @@ def test_dsp_dense(subject: Subject, inputs: ExpertInputs) -> None:
 
     Dense means every expert on every token, and each token then picks its K rows.
 
-    Hypotheses: finite inputs, x at most the square root of the largest number of storage; K
+    Hypotheses: finite inputs, x at most the square root of the largest number of any format; K
     distinct ids per token in any order, N from 1 to 257, K up to 16, M from 1 to 33 (DSP-EMPTY has
-    M = 0); weights >= 0, normalised or not, zeros included; any strides, projections stored by rows
-    or by columns.
+    M = 0); weights >= 0, normalised or not, zeros included; caps from 1/2 to 1e4, not all exact in
+    bfloat16; any strides, projections stored by rows or by columns. Where storage, arithmetic or
+    sums end near 2^16 or before, amplitudes, projections and caps are so small that nothing on the
+    way leaves that range.
 
     Legal freedoms: any order of every sum; each projection, activation, expert output and weighted
     term stored once; fused products; a weight that meets the activation's output before it is

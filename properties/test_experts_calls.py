@@ -8,7 +8,7 @@ from __future__ import annotations
 from properties.checks import require, within
 from properties.errors import NotOfferedError
 from properties.judgement.experts import ExpertCall, all_within
-from properties.judgement.experts_calls import WAYS, Kept, laid_out_in
+from properties.judgement.experts_calls import WAYS, Kept, Rewritten, expanded, laid_out_in
 from properties.registry import specification
 from properties.strategies import experts_seeded as experts
 from properties.strategies import experts_sized as sized
@@ -60,7 +60,8 @@ def test_dsp_layout(subject: Subject, inputs: ExpertInputs) -> None:
     each come contiguous, reversed, as columns of a wider array, as every other element of one, and
     transposed. Projections come contiguous, stored by columns, as the halves of one stack (N, 2H,
     L), as its alternating rows, and sliced. Memory between the elements holds NaN, or, where the
-    suite itself converts formats, zeros.
+    suite itself converts formats, zeros. A sixth call has one token in place of all and one number
+    for the whole cotangent, both behind strides of 0.
 
     Hypotheses: those of DSP-DENSE, N at most 13; widths different and equal.
 
@@ -81,6 +82,11 @@ def test_dsp_layout(subject: Subject, inputs: ExpertInputs) -> None:
         within(subject, turned.result(), expected, f"experts, layout {way}")
         if gradients is not None:
             all_within(subject, turned.gradients(), gradients, f", layout {way}")
+    call = expanded(call)
+    within(subject, call.result(), call.expected(), "experts of one expanded token")
+    if gradients is not None:
+        found, balls = call.gradients(), call.expected_gradients()
+        all_within(subject, found, balls, " of an expanded token and cotangent")
 
 
 @specification(
@@ -130,8 +136,10 @@ def test_dsp_calls(
     """Calls know nothing of each other: each is right, and its result stays as it was returned.
 
     Three calls in a row, forward and backward: the second has the sizes of the first and other
-    values throughout, the third other sizes; then the first one once more. Every array that was
-    returned still has its bits at the end.
+    values throughout, the third other sizes; then the first one once more. The first and the second
+    are given the same memory behind the same views, whose values are changed in between, as an
+    optimiser changes parameters in place. Every array that was returned still has its bits at the
+    end.
 
     Hypotheses: those of DSP-DENSE and DSP-GRAD.
 
@@ -149,12 +157,14 @@ def test_dsp_calls(
     backward = "experts_vjp" in subject.offered
     expected = [call.expected() for call in calls]
     expected_gradients = [call.expected_gradients() for call in calls] if backward else []
+    memory = Rewritten(calls[0])
     kept = []
     for place in (0, 1, 2, 0):
-        within(subject, calls[place].result(), expected[place], f"experts, call {place + 1}")
+        call = memory.holding(calls[place]) if place < 2 else calls[place]
+        within(subject, call.result(), expected[place], f"experts, call {place + 1}")
         kept.append(Kept.of_last_call(subject, f"the result of call {place + 1}"))
         if backward:
-            gradients = calls[place].gradients()
+            gradients = call.gradients()
             kept.append(Kept.of_last_call(subject, f"the gradients of call {place + 1}"))
             all_within(subject, gradients, expected_gradients[place], f", call {place + 1}")
     for returned in kept:

@@ -39,7 +39,8 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     d_W_u = d_v x^T and d_x = W_g^T d_g + W_u^T d_v; added up over the slots of a token for d_x, and
     over the tokens of an expert for its parameters.
 
-    Hypotheses: those of DSP-DENSE; a cotangent of any amplitude, at times 0 for some tokens.
+    Hypotheses: those of DSP-DENSE; x at times 0 for some tokens, or for all; a cotangent of any
+    amplitude, at times 0 for some tokens.
 
     Legal freedoms: any order of every sum; each product of matrices, each of the two gradients of
     the activation, the weighted cotangent and every term of a sum over slots stored once; values

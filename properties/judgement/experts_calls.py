@@ -11,12 +11,12 @@ import numpy as np
 
 from properties.boundary import arrays_in
 from properties.checks import require
-from properties.judgement.experts import ExpertCall
+from properties.judgement.experts import ExpertCall, parts
 from properties.protocol import Array, ExpertParameters
 from properties.strategies.arrays import LAYOUTS, Layout, laid_out
 from properties.subject import Subject
 
-__all__ = ["WAYS", "Kept", "laid_out_in"]
+__all__ = ["WAYS", "Kept", "Rewritten", "expanded", "laid_out_in"]
 
 WAYS = len(LAYOUTS)
 
@@ -34,6 +34,18 @@ def laid_out_in(call: ExpertCall, way: int) -> ExpertCall:
         weights=weights,
         cotangent=cotangent,
         parameters=_projections(call.parameters, way),
+    )
+
+
+def expanded(call: ExpertCall) -> ExpertCall:
+    """The first token for all of them, and one number for the cotangent, behind strides of 0.
+
+    The number is the cotangent's largest size, so that gradients are as much in range as before.
+    """
+    size = np.max(np.abs(call.cotangent), initial=0.0) or 1.0
+    shape = call.x.shape
+    return replace(
+        call, x=np.broadcast_to(call.x[:1], shape), cotangent=np.broadcast_to(size, shape)
     )
 
 
@@ -57,6 +69,42 @@ def _projections(parameters: ExpertParameters, way: int) -> ExpertParameters:
 def _by_columns(projections: Array) -> Array:
     """The same matrices with columns instead of rows side by side in memory."""
     return np.ascontiguousarray(projections.swapaxes(1, 2)).swapaxes(1, 2)
+
+
+class Rewritten:
+    """Calls whose arguments all lie in the same memory, behind the same views.
+
+    The views are read-only and of the formats of storage and routing, so that the implementation
+    is given that memory itself.
+    """
+
+    def __init__(self, call: ExpertCall) -> None:
+        """Memory of the shapes of ``call``."""
+        subject = call.subject
+        stored = (call.x, call.cotangent, *parts(call.parameters))
+        self.memory = [
+            *(np.zeros(values.shape, subject.storage_dtype) for values in stored),
+            np.zeros(call.weights.shape, subject.routing_dtype),
+            np.zeros(call.expert_ids.shape, call.expert_ids.dtype),
+        ]
+        self.views = [array.view() for array in self.memory]
+        for view in self.views:
+            view.flags.writeable = False
+
+    def holding(self, call: ExpertCall) -> ExpertCall:
+        """The call, its values written over those of the one before."""
+        values = (call.x, call.cotangent, *parts(call.parameters), call.weights, call.expert_ids)
+        for array, new in zip(self.memory, values, strict=True):
+            array[...] = new
+        x, cotangent, gate_proj, up_proj, down_proj, weights, expert_ids = self.views
+        return replace(
+            call,
+            x=x,
+            cotangent=cotangent,
+            parameters=ExpertParameters(gate_proj, up_proj, down_proj),
+            weights=weights,
+            expert_ids=expert_ids,
+        )
 
 
 @dataclass(frozen=True)

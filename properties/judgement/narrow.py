@@ -23,11 +23,13 @@ from properties.subject import Subject
 NARROW = 2.0**32
 
 # A format is coarse if its roundoff is larger than bfloat16's. What is drawn there: the largest
-# logit, the smallest eps, and the largest value on the way, which is that of float8_e4m3fn.
+# logit, the smallest eps, the largest value on the way, which is that of float8_e4m3fn, and the
+# largest product of caps.
 COARSE = 2.0**-8
 LARGEST_LOGIT = 0.5
 SMALLEST_EPS = 1e-2
 LARGEST_COARSE = 448.0
+LARGEST_CAPS = 100.0
 
 # How many of the smallest numbers of compute an eps is, so that it keeps a few digits.
 EPS_DIGITS = 128.0
@@ -74,10 +76,14 @@ def halved(values: Array, size: float, most: float) -> Array:
 
 
 def fitting_experts(subject: Subject, inputs: ExpertInputs) -> ExpertInputs:
-    """The call with projections that keep hidden units and outputs in range."""
+    """The call with caps and projections that keep hidden units and outputs in range."""
     if not is_narrow(subject):
         return inputs
     room = _room(subject)
+    most = LARGEST_CAPS if _is_coarse(subject) else room
+    lower = max(1.0, float(np.sqrt(inputs.beta_gate * inputs.beta_up / most)))
+    beta_gate, beta_up = inputs.beta_gate / lower, inputs.beta_up / lower
+    inputs = replace(inputs, beta_gate=beta_gate, beta_up=beta_up)
     weight = max(1.0, float(np.abs(inputs.weights).sum(axis=1).max(initial=0.0)))
     cap = weight * inputs.beta_gate * inputs.beta_up
     x = min(float(np.abs(inputs.x).max(initial=0.0)), np.sqrt(subject.arithmetic.stored.largest))

@@ -30,7 +30,11 @@ Weighing = Literal["positive", "normalised", "zeros"]
 
 EXPERTS = (3, 2, 1, 5, 7, 13, 64, 257)
 WIDTHS = ((3, 5), (5, 3), (4, 4), (2, 7), (1, 2), (17, 9), (24, 16), (8, 8))
-BETAS = ((4.0, 25.0), (4.0, 25.0), (1.0, 1.0), (0.5, 7.0), (25.0, 4.0))
+# The report's caps first. The last three need more digits than bfloat16 has, or exceed 448.
+BETAS = (
+    *((4.0, 25.0), (4.0, 25.0), (1.0, 1.0), (0.5, 7.0), (25.0, 4.0)),
+    *((3.3, 0.7), (100.0, 100.0), (1e4, 1e4)),
+)
 
 
 class Layouts(NamedTuple):

@@ -306,7 +306,7 @@ def drawn_at(
     shape = (sizes.tokens, sizes.latent)
     weights = drawn_weights(rng, sizes, _one_of(rng, WEIGHINGS))
     return ExpertInputs(
-        x=rng.standard_normal(shape) * _one_of(rng, scales),
+        x=_padded(rng, rng.standard_normal(shape) * _one_of(rng, scales)),
         expert_ids=chosen_ids(rng, sizes, _one_of(rng, crowds)),
         weights=weights * _one_of(rng, (1.0, 1.0, 2.5, 1e-3, 64.0, 1e-7)),
         parameters=drawn_parameters(rng, sizes, thin=bool(rng.integers(2))),
@@ -315,6 +315,13 @@ def drawn_at(
         layouts=_layouts(rng),
         cotangent=_cotangent(rng, shape, min(_one_of(rng, scales), 1e8)),
     )
+
+
+def _padded(rng: np.random.Generator, x: Array) -> Array:
+    """In one of four cases some tokens are 0, as padding is; in half of those, all of them are."""
+    kind = int(rng.integers(8))
+    share = 1.0 if kind == 0 else 0.3 if kind == 1 else 0.0
+    return np.where(rng.random((len(x), 1)) < share, 0.0, x)
 
 
 def _cotangent(rng: np.random.Generator, shape: tuple[int, int], scale: float) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from properties.protocol import Array, ExpertParameters
@@ -226,3 +227,104 @@ class LastFullTileLost(_GradientsOfFewerTokens):
     def lost(self, tokens: Array) -> Array:
         full = len(tokens) >= 128 and len(tokens) % 64 == 0
         return tokens[-64:] if full else tokens[:0]
+
+
+class CapsInBFloat16(Grouped):
+    """The caps are rounded to bfloat16."""
+
+    killed_by = "DSP-DENSE"
+
+    def activation(self, gate: Array, up: Array, **caps: float) -> Array:
+        held = {name: float(ml_dtypes.bfloat16(cap)) for name, cap in caps.items()}
+        return super().activation(gate, up, **held)
+
+
+class HiddenUnitsUpTo448(Grouped):
+    """The activation is clipped to the range of float8_e4m3, whatever storage is."""
+
+    killed_by = "DSP-DENSE"
+
+    def activation(self, gate: Array, up: Array, **caps: float) -> Array:
+        return np.clip(super().activation(gate, up, **caps), -448.0, 448.0)
+
+
+class ScaledByTheLargest(Reference):
+    """The backward pass divides x by its largest size first, which may be 0."""
+
+    killed_by = "DSP-GRAD"
+
+    def experts_vjp(self, x: Array, *others: Any, **caps: Any) -> Any:
+        with np.errstate(all="ignore"):
+            size = np.exp2(np.floor(np.log2(np.max(np.abs(x), initial=0.0))))
+            x = x / size * size
+        return super().experts_vjp(x, *others, **caps)
+
+
+class ExpandedCotangentOnce(Reference):
+    """A cotangent with a stride of 0 over tokens is that of the first token alone."""
+
+    killed_by = "DSP-LAYOUT"
+
+    def experts_vjp(
+        self, x: Array, ids: Array, weights: Array, p: Any, cotangent: Array, **caps: Any
+    ) -> Any:
+        if len(x) > 1 and cotangent.strides[0] == 0:
+            cotangent = np.where(np.arange(len(x))[:, None] == 0, cotangent, 0.0)
+        return super().experts_vjp(x, ids, weights, p, cotangent, **caps)
+
+
+class ExpandedTokensAsOne(Reference):
+    """An x with a stride of 0 over tokens has one weight, too: the first token's."""
+
+    killed_by = "DSP-LAYOUT"
+
+    def experts(self, x: Array, ids: Array, weights: Array, *others: Any, **caps: Any) -> Array:
+        if len(x) > 1 and x.strides[0] == 0:
+            weights = np.broadcast_to(weights[:1], weights.shape)
+        return super().experts(x, ids, weights, *others, **caps)
+
+
+class PackedByAddress(Reference):
+    """down_proj is packed once for each address and shape."""
+
+    killed_by = "DSP-CALLS"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed: dict[Any, Any] = {}
+
+    def key(self, array: Array) -> Any:
+        return array.__array_interface__["data"][0], array.shape
+
+    def pack(self, p: ExpertParameters) -> ExpertParameters:
+        _, packed = self.packed.setdefault(
+            self.key(p.down_proj), (p.down_proj, np.array(p.down_proj))
+        )
+        return ExpertParameters(p.gate_proj, p.up_proj, packed)
+
+    def experts(
+        self, x: Array, ids: Array, weights: Array, parameters: ExpertParameters, **caps: Any
+    ) -> Array:
+        return super().experts(x, ids, weights, self.pack(parameters), **caps)
+
+
+class PackedByObject(PackedByAddress):
+    """The same for each array object, which is kept, so that no other takes its place."""
+
+    killed_by = "DSP-CALLS"
+
+    def key(self, array: Array) -> Any:
+        return id(array)
+
+
+class PackedForGradients(PackedByObject):
+    """The same in the backward pass alone."""
+
+    killed_by = "DSP-CALLS"
+
+    experts = Reference.experts
+
+    def experts_vjp(
+        self, x: Array, ids: Array, weights: Array, parameters: Any, *others: Any, **caps: Any
+    ) -> Any:
+        return super().experts_vjp(x, ids, weights, self.pack(parameters), *others, **caps)

@@ -203,3 +203,13 @@ class Compensated(Experts):
             rest = (grown - total) - term
             lost, total = torch.where(rest.isfinite(), rest, 0.0), grown
         return total
+
+
+class Autocast(Experts):
+    """float32 parameters and hidden states; factors and results of products in float16."""
+
+    freedom = "compute narrower in range than storage"
+    precision = Precision("float16", "float32", "float32", "float32")
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        return (x.half().float() @ weight.half().float().mT).half().float()
