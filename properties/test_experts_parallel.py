@@ -11,13 +11,17 @@ from typing import Any
 from properties.checks import within
 from properties.judgement.experts import ExpertCall
 from properties.judgement.parallel import added_up, division, program_of, require_rows
-from properties.judgement.parallel_experts import in_partial_sums
+from properties.judgement.parallel_experts import Pooled, in_partial_sums, spoilt
 from properties.protocol import ExpertParameters
 from properties.ranks import Program, run
+from properties.ranks.program import Answers
 from properties.registry import specification
 from properties.strategies import splits
-from properties.strategies.splits import ParallelExperts
+from properties.strategies.splits import ParallelExperts, Split
 from properties.subject import Subject
+
+# What answers and messages call a batch with a bad token.
+BESIDE = " beside a bad token"
 
 
 @specification(
@@ -35,6 +39,10 @@ def test_dsp_parallel(subject: Subject, drawn: ParallelExperts) -> None:
     them, and gradients of parameters add up over all ranks to those of one process, in which every
     distinct token counts once.
 
+    In a quarter of the cases the same calls follow with one bad token: NaN, +inf or -inf in all of
+    its x and of its cotangent. Results, d_x and d_weights of every other token, of its rank and of
+    the others, are what they were.
+
     Hypotheses: those of DSP-DENSE and DSP-GRAD; 2 and 4 ranks with tokens of their own, as many as
     they happen to have and perhaps none; N below, above and not a multiple of the ranks; all tokens
     at the experts of few ranks. Where ``parallel`` is offered, 2 or 4 consecutive ranks have the
@@ -45,32 +53,34 @@ def test_dsp_parallel(subject: Subject, drawn: ParallelExperts) -> None:
 
     Legal freedoms: those of DSP-DENSE and DSP-GRAD; who holds which experts; sums over the experts
     of a rank that are stored before they travel; which rank holds which part of a gradient of
-    parameters, the others having zeros, each part being stored.
+    parameters, the others having zeros, each part being stored. With a bad token those of DSP-NAN:
+    its own rows and the gradients of parameters may be anything.
 
     If it fails: offsets of experts assume N / W of them on each rank; tokens come back in the order
     of the experts and not in their own; a rank without tokens leaves a collective out, which ends
     as an adapter error, since the others wait; replicated tokens are sent by each of their ranks
-    and counted as often in the gradients; only the gradients of one's own tokens are kept.
+    and counted as often in the gradients; only the gradients of one's own tokens are kept; 0 times
+    the sum of x, added so that experts without tokens keep a gradient, is NaN on all ranks as soon
+    as one token of one rank has overflowed.
     """
     whole = ExpertCall.of(subject, drawn.inputs)
     expected = in_partial_sums(whole)
+    broken = None if drawn.bad is None else spoilt(whole, drawn.bad)
     for world in subject.worlds:
         split = division(subject, drawn.seed, whole.x.shape[0], world)
         programs = []
         for rank in range(world):
             program = program_of(subject, split)
-            _add_calls(program, whole.rows(split.own(rank)))
+            _add_calls(program, whole.rows(split.own(rank)), "")
+            if broken is not None:
+                _add_calls(program, broken.rows(split.own(rank)), BESIDE)
             programs.append(program)
         answers = run(subject, programs, "DSP-PARALLEL")
-        if "experts" in subject.offered:
-            found = [answer["experts"] for answer in answers]
-            require_rows(subject, found, expected.result, split, "experts")
+        _require_rows(subject, answers, expected, split, "", None)
+        if drawn.bad is not None:
+            _require_rows(subject, answers, expected, split, BESIDE, drawn.bad.row)
         if "experts_vjp" in subject.offered:
             gradients = [answer["experts_vjp"] for answer in answers]
-            for part, name in enumerate(("x", "weights")):
-                found = [gradient[part] for gradient in gradients]
-                pooled = getattr(expected.gradients, name)
-                require_rows(subject, found, pooled, split, f"d_{name}")
             for field in fields(ExpertParameters):
                 held = [getattr(gradient[2], field.name) for gradient in gradients]
                 pooled = getattr(expected.gradients, field.name)
@@ -78,7 +88,27 @@ def test_dsp_parallel(subject: Subject, drawn: ParallelExperts) -> None:
                 within(subject, total, ball, f"d_{field.name} added up over {world} ranks")
 
 
-def _add_calls(program: Program, call: ExpertCall) -> None:
+def _require_rows(
+    subject: Subject,
+    answers: list[Answers],
+    expected: Pooled,
+    split: Split,
+    which: str,
+    without: int | None,
+) -> None:
+    """Require the rows of result and gradients that came back from one pair of calls."""
+    if "experts" in subject.offered:
+        found = [answer[f"experts{which}"] for answer in answers]
+        require_rows(subject, found, expected.result, split, f"experts{which}", without)
+    if "experts_vjp" in subject.offered:
+        gradients = [answer[f"experts_vjp{which}"] for answer in answers]
+        for part, name in enumerate(("x", "weights")):
+            found = [gradient[part] for gradient in gradients]
+            pooled = getattr(expected.gradients, name)
+            require_rows(subject, found, pooled, split, f"d_{name}{which}", without)
+
+
+def _add_calls(program: Program, call: ExpertCall, which: str) -> None:
     given: dict[str, Any] = {
         "x": call.x,
         "expert_ids": call.expert_ids,
@@ -87,6 +117,7 @@ def _add_calls(program: Program, call: ExpertCall) -> None:
         **call.betas,
     }
     if "experts" in call.subject.offered:
-        program.call("experts", answer="experts", **given)
+        program.call("experts", answer=f"experts{which}", **given)
     if "experts_vjp" in call.subject.offered:
-        program.call("experts_vjp", answer="experts_vjp", cotangent=call.cotangent, **given)
+        answer = f"experts_vjp{which}"
+        program.call("experts_vjp", answer=answer, cotangent=call.cotangent, **given)

@@ -38,15 +38,22 @@ def program_of(subject: Subject, split: Split) -> Program:
 
 
 def require_rows(
-    subject: Subject, found: list[Array], pooled: Any, split: Split, what: str
+    subject: Subject,
+    found: list[Array],
+    pooled: Any,
+    split: Split,
+    what: str,
+    without: int | None = None,
 ) -> None:
     """Require what each rank returned for its tokens to be the rows of the pooled ball.
 
-    Raises ViolationError naming the rank.
+    The token ``without`` may be anything. Raises ViolationError naming the rank.
     """
     for rank, actual in enumerate(found):
+        own = split.own(rank)
+        judged = np.ones(own.shape, bool) if without is None else own != without
         who = f"{what} of rank {rank} of {split.world}"
-        within(subject, actual, pooled[split.own(rank)], who)
+        within(subject, actual[judged], pooled[own[judged]], who)
 
 
 def added_up(subject: Subject, found: list[Array], pooled: Any) -> tuple[Array, Any]:

@@ -13,8 +13,9 @@ import numpy as np
 from properties.judgement.experts import ExpertCall, Gradients
 from properties.protocol import Array
 from properties.rounding import Ball
+from properties.strategies.splits import BadToken
 
-__all__ = ["Pooled", "in_partial_sums"]
+__all__ = ["Pooled", "in_partial_sums", "spoilt"]
 
 
 class Pooled(NamedTuple):
@@ -36,6 +37,17 @@ def in_partial_sums(call: ExpertCall) -> Pooled:
     terms = _single_slots(call)
     d_x = _with_partial_sums(call, gradients.x, terms.expected_gradients().x)
     return Pooled(_with_partial_sums(call, result, terms.expected()), gradients._replace(x=d_x))
+
+
+def spoilt(call: ExpertCall, bad: BadToken) -> ExpertCall:
+    """The call with a bad token, in x and cotangent; NaN where storage has no infinities."""
+    value = np.nan if call.subject.arithmetic.stored.overflow_is_nan else bad.value
+    rows = np.arange(call.x.shape[0])[:, None] == bad.row
+    return replace(
+        call,
+        x=np.where(rows, value, call.x),
+        cotangent=np.where(rows, value, call.cotangent),
+    )
 
 
 def _single_slots(call: ExpertCall) -> ExpertCall:

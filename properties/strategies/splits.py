@@ -37,6 +37,9 @@ MOST_BINS = 60_000
 SCALES = (1.0, 3.0, 0.1, 30.0, 1e-4)
 ROUNDS = 2
 MANY_TOKENS, SMALL_LAYER = 130, 400
+
+# In one of how many cases of the experts a token is NaN or infinite.
+SPOILT = 4
 MOST_GROUPS = 4
 
 # Tokens that a rank has counted: few, or all but three just past what 8, 11, 16 and 24 bits hold.
@@ -47,6 +50,7 @@ SWEEP = (64, 4096, 65_536)
 
 __all__ = [
     "SWEEP",
+    "BadToken",
     "LifeInputs",
     "ParallelExperts",
     "ParallelLayer",
@@ -126,11 +130,20 @@ class TrafficInputs:
 
 
 @dataclass(frozen=True)
+class BadToken:
+    """A token, and the NaN or infinity that all of its numbers become."""
+
+    row: int
+    value: float
+
+
+@dataclass(frozen=True)
 class ParallelExperts:
-    """One call of the experts, and a seed of how its tokens are divided."""
+    """One call of the experts, a seed of how its tokens are divided, and perhaps a bad token."""
 
     inputs: ExpertInputs
     seed: int
+    bad: BadToken | None = None
 
 
 @dataclass(frozen=True)
@@ -175,9 +188,21 @@ def traffic() -> st.SearchStrategy[TrafficInputs]:
 
 
 def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
-    """Any number of experts, whoever they are crowded at, and at times many tokens."""
+    """Any number of experts, whoever they are crowded at, and at times many tokens.
+
+    In one of four cases a token turns bad, if there are others.
+    """
     calls = experts_seeded.any_call_or_many_tokens()
-    return st.builds(ParallelExperts, calls, uniform_seeds())
+    return st.builds(_with_a_bad_token, calls, uniform_seeds())
+
+
+def _with_a_bad_token(inputs: ExpertInputs, seed: int) -> ParallelExperts:
+    tokens = inputs.x.shape[0]
+    if seed % SPOILT != SPOILT - 1 or tokens < 2:
+        return ParallelExperts(inputs, seed)
+    rng = np.random.default_rng((seed, 2))
+    bad = BadToken(int(rng.integers(tokens)), _one_of(rng, (np.nan, np.inf, -np.inf)))
+    return ParallelExperts(inputs, seed, bad)
 
 
 def parallel_layers() -> st.SearchStrategy[ParallelLayer]:

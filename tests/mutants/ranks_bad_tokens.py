@@ -1,0 +1,62 @@
+"""Experts on several ranks in which a token that is no number spoils others; in one process none.
+
+``killed_by`` names the property that has to catch it. Legend: M tokens, K top_k, L latent width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from properties.protocol import Array
+from tests.mutants.ranks_parallel import Dispatched
+
+
+class KeptInTheGraph(Dispatched):
+    """0 times the sum of x is added to the result, so that experts without tokens take part."""
+
+    killed_by = "DSP-PARALLEL"
+
+    def experts(self, x: Array, expert_ids: Array, *call: Any, **caps: Any) -> Array:
+        (everyone,), _ = self.gathered(x)
+        return super().experts(x, expert_ids, *call, **caps) + _nothing(self, everyone)
+
+
+class RankKeptInTheGraph(Dispatched):
+    """The same with the tokens of the rank alone."""
+
+    killed_by = "DSP-PARALLEL"
+
+    def experts(self, x: Array, expert_ids: Array, *call: Any, **caps: Any) -> Array:
+        return super().experts(x, expert_ids, *call, **caps) + _nothing(self, x)
+
+
+class GradientsKeptInTheGraph(Dispatched):
+    """0 times the sum of all cotangents is added to d_x."""
+
+    killed_by = "DSP-PARALLEL"
+
+    def experts_vjp(self, *call: Any, **caps: Any) -> Any:
+        (everyone,), _ = self.gathered(call[4])
+        d_x, *others = super().experts_vjp(*call, **caps)
+        return d_x + _nothing(self, everyone), *others
+
+
+class MaskedByAProduct(Dispatched):
+    """Rows are picked by a product with a 0/1 matrix, in which 0 times NaN is NaN."""
+
+    killed_by = "DSP-PARALLEL"
+
+    def added(self, part: Array) -> Array:
+        total = super().added(part)
+        if self.size == 1:
+            return total
+        with np.errstate(invalid="ignore"):
+            return np.eye(len(total)) @ total
+
+
+def _nothing(world: Dispatched, values: Array) -> float:
+    """0, or NaN where a value is no number; 0 in one process."""
+    with np.errstate(invalid="ignore"):
+        return 0.0 if world.size == 1 else 0.0 * float(values.sum())
