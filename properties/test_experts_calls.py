@@ -5,6 +5,8 @@ Legend: M tokens, N experts, K top_k, L latent width, H hidden width.
 
 from __future__ import annotations
 
+import numpy as np
+
 from properties.checks import require, within
 from properties.errors import NotOfferedError
 from properties.judgement.experts import ExpertCall, all_within
@@ -110,12 +112,15 @@ def test_dsp_repeat(subject: Subject, inputs: ExpertInputs) -> None:
     Legal freedoms: any bits, as long as they are the same ones; the sign of a zero counts.
 
     If it fails: sums are added up in the order in which threads arrive (atomic additions into a
-    token's row), an algorithm is chosen by timing, or an uninitialised value takes part.
+    token's row), an algorithm is chosen by timing, or an uninitialised value takes part. A result
+    that is NaN or infinite repeats itself, too: where Eq. 11 is finite, it fails.
     """
     if not subject.conventions.deterministic:
         raise NotOfferedError("declares deterministic=False")
     call = ExpertCall.of(subject, inputs)
     first = call.result()
+    if not np.isfinite(first).all():
+        within(subject, first, call.expected(), "experts")
     backward = "experts_vjp" in subject.offered
     gradients = call.gradients() if backward else None
     call.rows(slice(None, None, 2)).result()

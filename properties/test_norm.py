@@ -24,10 +24,11 @@ def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
     The mean square is taken before the weight acts, eps is added to the mean and not to the sum,
     and inside the root.
 
-    Hypotheses: finite x and weight, eps > 0, any leading shape, L from 1 to 1030, up to 99 rows,
-    any strides of both, amplitudes 1e-7 to 1e7, row by row, as far as the declared formats hold
-    them and what the formula makes of them: where compute is float16, x^2 overflows from 256 on,
-    and nothing is owed there. The value holds within the radius that the declared formats give the
+    Hypotheses: finite x and weight, eps > 0, or eps = 0 where no row is 0, any leading shape, L
+    from 1 to 3584, up to 300 rows, any strides of both, amplitudes 1e-7 to 1e7, row by row, as far
+    as the declared formats hold them and what the formula makes of them: where compute is float16,
+    x^2 overflows from 256 on, and nothing is owed there; of L terms a running sum of p bits tells
+    nothing from 2^(p-1) on. The value holds within the radius that the declared formats give the
     formula.
 
     Legal freedoms: the order of the sum, a reciprocal root instead of a division, and one rounding
@@ -35,8 +36,9 @@ def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
 
     If it fails: at unit amplitude eps outside the root, eps on the sum and a missing eps all look
     right; rows of amplitude sqrt(eps), about 3e-3, then come out scaled by 40 % and more, and the
-    model drifts from the one that was trained. A mean over another axis, or over the whole batch,
-    makes a token depend on its neighbours.
+    model drifts from the one that was trained. At eps = 0 alone, it is taken for "not given"; past
+    some width or number of rows, a block of a fixed size stands for all. A mean over another axis,
+    or over the whole batch, makes a token depend on its neighbours.
     """
     inputs = within_range(subject, inputs)
     x = laid_out(subject.round_to_storage(inputs.x), inputs.layout)

@@ -91,6 +91,10 @@ def _all_pairs(edges: tuple[float, ...]) -> st.SearchStrategy[Pair]:
     return st.just((gate, up))
 
 
+# More tiles than one both ways, and more rows than a grid has in its second direction.
+LARGE_SHAPES = ((70, 150), (150, 300), (65537, 1))
+
+
 def shapes() -> st.SearchStrategy[tuple[int, ...]]:
     """Lengths on every side of vector registers, and up to four axes; 0 elements included."""
     length = st.integers(1, 70)
@@ -98,7 +102,7 @@ def shapes() -> st.SearchStrategy[tuple[int, ...]]:
         st.tuples(length),
         st.tuples(st.integers(0, 5), st.integers(0, 33)),
         st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 17)),
-        st.sampled_from([(131, 3), (3, 131), (2, 1, 3, 5)]),
+        st.sampled_from([(131, 3), (3, 131), (2, 1, 3, 5), *LARGE_SHAPES]),
     )
 
 

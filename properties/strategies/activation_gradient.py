@@ -14,7 +14,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from properties.protocol import Array
-from properties.strategies.activation import BETAS, EDGES, EXPONENTS, INFINITIES, ActivationInputs
+from properties.strategies.activation import (
+    BETAS,
+    EDGES,
+    EXPONENTS,
+    INFINITIES,
+    LARGE_SHAPES,
+    ActivationInputs,
+)
 from properties.strategies.arrays import LAYOUTS, Layout
 from properties.strategies.optimality import uniform_seeds
 
@@ -142,13 +149,15 @@ def betas(rng: np.random.Generator) -> tuple[float, float]:
 
 def shape(rng: np.random.Generator) -> tuple[int, ...]:
     """One to four axes, lengths on every side of vector registers, at times no elements."""
-    kind = one_of(rng, ("row", "row", "matrix", "square", "stack", "empty", "long"))
+    kind = one_of(rng, ("row", "row", "matrix", "square", "stack", "empty", "long", "large"))
     if kind == "row":
         return (int(rng.integers(1, 71)),)
     if kind == "square":
         return (7, 7)
     if kind == "long":
         return one_of(rng, ((131, 3), (3, 131), (2, 1, 3, 5)))
+    if kind == "large":
+        return one_of(rng, LARGE_SHAPES)
     if kind == "empty":
         return one_of(rng, ((0,), (0, 5), (3, 0), (2, 0, 4)))
     high = (6, 34) if kind == "matrix" else (4, 5, 18)

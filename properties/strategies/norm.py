@@ -26,6 +26,9 @@ from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
 EPSILONS = (1e-5, 1e-6, 1e-2, 2.0**40)
 WEIGHT_SCALES = (1.0, 1e-3, 2.0**20)
 
+# More rows than a grid of programs, and the width of the report's latents.
+LARGE_SHAPES = ((300, 2), (1, 3584))
+
 WIDTHS = (1, 2, 3, 7, 8, 17, 64, 129, 896, 1030)
 
 
@@ -57,11 +60,12 @@ class SpoiledInputs:
 
 
 def shapes() -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes (…, L) with widths on both sides of vector lengths, rows missing included."""
+    """Shapes (…, L): widths around vector lengths, many rows, a long one, rows missing included."""
     width = st.sampled_from(WIDTHS)
     few = st.lists(st.integers(0, 4), min_size=0, max_size=3)
     leading = st.one_of(few, few, few, st.sampled_from([[67], [9, 11]]))
-    return st.tuples(leading, width).map(lambda parts: (*parts[0], parts[1]))
+    small = st.tuples(leading, width).map(lambda parts: (*parts[0], parts[1]))
+    return st.one_of(small, small, small, small, st.sampled_from(LARGE_SHAPES))
 
 
 def inputs() -> st.SearchStrategy[NormInputs]:
@@ -86,7 +90,7 @@ def _seeded(draw: st.DrawFn) -> NormInputs:
     spread = draw(st.sampled_from([0, 1, 3]))
     scale: Any = draw(amplitudes()) * 10.0 ** rng.integers(-spread, spread + 1, (*shape[:-1], 1))
     weight = draw(st.sampled_from(WEIGHT_SCALES)) * (1.0 + 0.5 * normal(seed + 1, shape[-1:]))
-    eps = draw(st.sampled_from(EPSILONS))
+    eps = draw(st.sampled_from((*EPSILONS, 0.0)))
     layout = LAYOUTS[seed % len(LAYOUTS)]  # drawn apart, it would nearly always be the first
     return NormInputs(normal(seed, shape) * scale, weight, eps, layout)
 

@@ -32,6 +32,12 @@ class NaNOfEqualExperts(_NoNumbers):
     killed_by = "DSP-SAME"
 
 
+class NaNEveryTime(_NoNumbers):
+    """Every output is NaN, in every call."""
+
+    killed_by = "DSP-REPEAT"
+
+
 class Grouped(Reference):
     """The reference, expert by expert: each step is there for a mistake to take its place."""
 
