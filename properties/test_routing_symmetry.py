@@ -77,17 +77,18 @@ def test_rtr_relabel(subject: Subject, inputs: RelabelledInputs) -> None:
     With the columns of the logits and the entries of the bias permuted alike, each token's experts
     are the same ones under their new ids, with the same weights, and the cutoff is the same.
 
-    Hypotheses: finite logits, a bias that is finite or -inf, N in 2, 3, 5, 8, 17, 32, 128, 255,
-    256, 257, 384, 512, 896 (N = 1 has no other labels), any permutation, the rotation by one and
-    the reversal among them. Proof: Eq. 13 has no index but the expert's own; a sum over the chosen
-    set has no order.
+    Hypotheses: finite logits, a bias that is finite or -inf, N in 2, 3, 5, 8, 17, 32, 80, 96, 128,
+    160, 255, 256, 257, 384, 512, 896 (N = 1 has no other labels), any permutation, the rotation by
+    one, the reversal, and those that put a token's best experts side by side or 32 apart.
+    Proof: Eq. 13 has no index but the expert's own; a sum over the chosen set has no order.
 
     Legal freedoms: another choice among ties and inside the radii, another order of the slots; so
     weights are compared by expert, up to both radii, at tokens with the same set.
 
     If it fails: some experts are not candidates, or count differently: those past a power of two or
     past 255, where ids end in 8 bits; the last ones of a vector that is no multiple of a lane; the
-    second of two that a kernel reads as a pair.
+    second of two that a kernel reads as a pair; those beyond the few that each thread keeps, when
+    most of the best are in one thread's share, as they are with experts sorted by popularity.
     """
     case, order = inputs.routing, inputs.order
     logits, bias = on_grid(subject, case)

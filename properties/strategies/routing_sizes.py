@@ -18,10 +18,13 @@ from properties.strategies.shapes import SEEDS
 
 __all__ = ["RelabelledInputs", "laid_out_anyhow", "large", "relabelled"]
 
-# 8 bits end at 255 ids, and 8 bits with a sign at 127.
-EXPERTS = (2, 3, 5, 8, 17, 32, 128, 255, 256, 257, 384, 512, 896)
+# 8 bits end at 255 ids, and 8 bits with a sign at 127; 80, 96 and 160 are padded to powers of two.
+EXPERTS = (2, 3, 5, 8, 17, 32, 80, 96, 128, 160, 255, 256, 257, 384, 512, 896)
 TOKENS = (1, 2, 3, 9, 17)
-TOP_KS = (1, 2, 3, 6, 8, 9, 10, 12, 16, 22, 24)
+TOP_KS = (1, 2, 3, 4, 4, 6, 8, 9, 10, 12, 16, 22, 24)
+
+# The threads of a warp, each of which may look at every 32nd expert.
+LANES = 32
 
 # (M, N, K), the fewest tokens first. More than 512 of them, few a multiple of 8; M K and M N on
 # either side of what 15 and 16 bits count; and one token more than a grid has rows.
@@ -55,18 +58,31 @@ class RelabelledInputs:
 
 
 def relabelled() -> st.SearchStrategy[RelabelledInputs]:
-    """Any class of scores, and a permutation of the experts: any, a rotation, or the reversal."""
+    """Any class of scores, and a permutation of the experts.
+
+    Any, a rotation, the reversal, or one after which the first token's best experts lie side by
+    side, or 32 apart.
+    """
 
     def seeded(seed: int) -> RelabelledInputs:
         rng = np.random.default_rng([seed, 1])
         inputs = _of_any_class(seed, rng)
         n = len(inputs.bias)
-        order = chosen(
-            rng, (rng.permutation(n), np.roll(np.arange(n), 1), np.arange(n)[::-1].copy())
-        )
+        ordinary = (rng.permutation(n), np.roll(np.arange(n), 1), np.arange(n)[::-1].copy())
+        order = chosen(rng, (*ordinary, *_best_together(inputs)))
         return RelabelledInputs(inputs, order)
 
     return uniform_seeds().map(seeded)
+
+
+def _best_together(inputs: RoutingInputs) -> tuple[Array, Array]:
+    """Orders with the first token's best experts in the first places, or in every 32nd."""
+    logits = np.clip(inputs.logits[:1].sum(axis=0), -700.0, 700.0)
+    best_first = np.argsort(-(1.0 / (1.0 + np.exp(-logits)) + inputs.bias), kind="stable")
+    places = np.arange(len(best_first))
+    apart = best_first.copy()
+    apart[np.lexsort((places, places % LANES))] = best_first
+    return best_first, apart
 
 
 def laid_out_anyhow() -> st.SearchStrategy[RoutingInputs]:
