@@ -146,3 +146,15 @@ class GroupsAsWideAsAWarp(Reference):
         np.put_along_axis(opened, best, True, axis=1)
         ids = reference.top_k_ids(np.where(np.repeat(opened, size, 1), biased, -np.inf), top_k)
         return Routing(ids, reference.combine_weights(scores, ids), None)
+
+
+class GroupedGridOfOneBlock(Reference):
+    """From 256 experts on, group-limited routing covers 8 tokens; others get ids 0 to K - 1."""
+
+    name, killed_by = "mutant", "RTR-GROUPS"
+
+    def route_grouped(self, logits: Array, bias: Array, **groups: Any) -> Routing:
+        routed = super().route_grouped(logits, bias, **groups)
+        if len(bias) >= 256 and groups["num_groups"] > 1:
+            routed.expert_ids[8:] = np.arange(groups["top_k"])
+        return routed
