@@ -30,9 +30,9 @@ def test_dsp_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
 
     Hypotheses: in each case, eight calls with M around 64, 128 and 256, widths around 32, 64 and
     128, by one more or less and at other numbers that no power of two divides; N from 1 to 33, K up
-    to 17; five with widths of 64, 128, 192 and 640; and ten longer ones: M up to 32,800, N up to
-    896, K = 24, H = 270, 128 and 2,100 tokens at one expert, more than 128 experts busy; amplitudes
-    1 and 0.1. Everything else as in DSP-DENSE.
+    to 17; five with widths of 64, 128, 192 and 640; and nine longer ones: M up to 32,800, N up to
+    896, K = 24, H = 270, 128 and 2,100 tokens at one expert, 140 experts all busy; amplitudes 1 and
+    0.1. Everything else as in DSP-DENSE.
 
     Legal freedoms: those of DSP-DENSE.
 

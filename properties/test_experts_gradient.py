@@ -65,12 +65,12 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     source="Eq. 11, 12",
     needs=("experts_vjp",),
     examples=2,
-    inputs=sized.at_size(4),
+    inputs=sized.at_size(3),
 )
 def test_dsp_grad_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
     """DSP-GRAD beyond the size of a tile: up to 32,800 tokens, widths to 640, up to 24 slots.
 
-    Hypotheses: M, N, K and the widths as in DSP-SIZES, with four calls about the size of a tile;
+    Hypotheses: M, N, K and the widths as in DSP-SIZES, with three calls about the size of a tile;
     amplitudes 1 and 0.1; everything else as in DSP-GRAD.
 
     Legal freedoms: those of DSP-GRAD.
