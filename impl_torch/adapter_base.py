@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impl_torch.arrays import Array, poison, to_array, to_tensor, torch_dtype
+from impl_torch.arrays import Array, nan_memory, poison, to_array, to_tensor, torch_dtype
 from impl_torch.boundary import (
     Handed,
     Inputs,
@@ -95,6 +96,7 @@ class TorchImplementation:
     conventions: Conventions = Conventions()
     device: torch.device | str = "cpu"
     differentiable: bool = True
+    _poisoned: bool = False
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not defined: the protocol's methods, in the usual case.
@@ -110,13 +112,20 @@ class TorchImplementation:
     def _watched(self, forward: str, method: Any, *args: Any, **kwargs: Any) -> Any:
         # The arrays are read only, but the forward works on copies.
         handed = self._handed = Handed()
-        result = method(*args, **kwargs)
+        with nan_memory() if self._poisoned else nullcontext():
+            self._poisoned = False
+            result = method(*args, **kwargs)
         handed.check(forward)
         return result
 
     def poison(self) -> None:
-        """Fill freed memory with NaN, as far as the allocator hands it out again."""
+        """Let the next call find NaN wherever it reads memory that it has not written.
+
+        That is certain for the tensors of ``torch.empty`` and its kin, and likely for memory that a
+        kernel allocates by itself.
+        """
         poison()
+        self._poisoned = True
 
     # The protocol's methods, reached through __getattr__.
 

@@ -6,6 +6,9 @@ their size, so this module needs NumPy and torch alone.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Array", "poison", "to_array", "to_tensor", "torch_dtype"]
+__all__ = ["Array", "nan_memory", "poison", "to_array", "to_tensor", "torch_dtype"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -80,6 +83,24 @@ def poison() -> None:
         torch.full((size,), torch.nan) for size in sizes for _ in range(min(16, (2 << 20) // size))
     ]
     held.clear()
+
+
+@contextmanager
+def nan_memory() -> Iterator[None]:
+    """Within it ``torch.empty`` and its kin return NaN (the largest value in integer formats).
+
+    That is a part of torch's deterministic mode, which is on meanwhile; an operation that has no
+    deterministic form runs as ever.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deterministic")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 def _packed(array: Array) -> Tensor:

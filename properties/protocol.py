@@ -267,7 +267,10 @@ class Implementation(Protocol):
         """
 
     def poison(self) -> None:
-        """Fill memory that was freed with NaN, where the implementation can."""
+        """Let the next call find NaN in memory that it reads without having written it.
+
+        As far as the implementation can: by filling what was freed, or what is allocated then.
+        """
 
 
 METHODS: Mapping[str, tuple[str, ...]] = {

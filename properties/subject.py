@@ -321,7 +321,7 @@ class Subject:
         self._call("parallel", tensor_parallel=tensor_parallel, expert_parallel=expert_parallel)
 
     def poison(self) -> None:
-        """Fill freed memory with NaN, where the implementation offers it."""
+        """Fill memory that the next call has not written with NaN, where that is offered."""
         if "poison" in self.offered:
             self._call("poison")
 

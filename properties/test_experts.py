@@ -141,7 +141,7 @@ def test_dsp_same(subject: Subject, inputs: ExpertInputs) -> None:
 def test_dsp_empty(subject: Subject, inputs: ExpertInputs) -> None:
     """Idle experts and batches of 0 or 1 tokens change nothing: values, shapes and gradients hold.
 
-    The values hold in a first call and in a second one, for which freed memory was filled with NaN
+    The values hold in a first call and in a second one, whose fresh memory was filled with NaN
     (where the implementation offers ``poison``). Parameters of an expert that no token chose get a
     gradient of exactly 0 (where ``experts_vjp`` is offered), over memory poisoned alike.
 
@@ -162,6 +162,7 @@ def test_dsp_empty(subject: Subject, inputs: ExpertInputs) -> None:
     subject.poison()
     within(subject, call.result(), expected, "experts over poisoned memory")
     if "experts_vjp" in subject.offered:
+        subject.poison()
         gradients = call.gradients()
         for name in ("gate_proj", "up_proj", "down_proj"):
             zero = getattr(gradients, name)[call.idle] == 0.0

@@ -111,12 +111,14 @@ def test_dsp_grad_zero(subject: Subject, inputs: ExpertInputs) -> None:
     experts that saw no token, and one NaN ends the run.
     """
     call = ExpertCall.of(subject, inputs)
-    subject.poison()
     everything = Gradients._fields
+    subject.poison()
     _are_zero(call.gradients(), everything[2:], call.idle, "an expert without tokens")
     nothing = call.rows(np.arange(0))
+    subject.poison()
     _are_zero(nothing.gradients(), everything, ..., "a batch without tokens")
     silent = replace(call, cotangent=np.zeros(call.x.shape))
+    subject.poison()
     _are_zero(silent.gradients(), everything, ..., "a cotangent of 0")
     weightless = replace(call, weights=np.zeros(call.weights.shape))
     found = weightless.gradients()

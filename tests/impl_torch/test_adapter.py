@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 import reference_numpy as reference
 from impl_torch.adapter import BFloat16, Float32, Float64, TorchImplementation
@@ -205,4 +207,26 @@ def test_declarations() -> None:
         assert ready.version
         assert ready.conventions.expert_rank == "interior"
         assert ready.conventions.histogram_rank == "q"
-        ready().poison()
+
+
+class _Unwritten(TorchImplementation):
+    """An activation that lets its second element lie where it fell."""
+
+    name, version = "unwritten", "1"
+
+    def situ_glu_forward(
+        self, gate: Tensor, up: Tensor, *, beta_gate: float, beta_up: float
+    ) -> Tensor:
+        out = torch.empty_like(gate)
+        out[:1] = up[:1]
+        return out
+
+
+def test_the_call_after_a_poison_finds_nan_in_unwritten_memory() -> None:
+    implementation = _Unwritten()
+    implementation.poison()
+    ones = np.ones(2, np.float32)
+    out = implementation.situ_glu(ones, ones, beta_gate=1.0, beta_up=1.0)
+    assert out[0] == 1.0
+    assert np.isnan(out[1])
+    assert not torch.are_deterministic_algorithms_enabled()
