@@ -126,7 +126,8 @@ def histogram_range(bias_N: Array) -> tuple[float, float]:
 def bin_counts(r_MN: Array, low: float, high: float, num_bins: int) -> Array:
     """Counts (N, B) of each expert's r in B equal bins of [low, high], both ends inside.
 
-    A value on an inner edge belongs to the bin above it. Raises ValueError for r that are not
+    A value on an inner edge belongs to the bin above it, one outside the range to the nearest bin.
+    Raises ValueError for r that are not
     finite: they belong to no bin.
     """
     if not np.isfinite(r_MN).all():

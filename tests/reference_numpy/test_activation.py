@@ -146,6 +146,8 @@ def test_the_softcap_stays_alive_where_a_clamp_is_dead() -> None:
 def test_a_senseless_beta_is_rejected_by_name(name: str, beta: float) -> None:
     with pytest.raises(ValueError, match=f"{name} = {beta} must be positive and finite"):
         situ_glu(np.ones(2), np.ones(2), **{name: beta})
+    with pytest.raises(ValueError, match=f"^beta = {beta} must be positive"):
+        softcap(np.ones(2), beta)
     with pytest.raises(ValueError, match=name):
         situ_glu_vjp(np.ones(2), np.ones(2), np.ones(2), **{name: beta})
 

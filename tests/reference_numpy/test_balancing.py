@@ -42,6 +42,11 @@ def test_statistics_of_an_integral_load() -> None:
     np.testing.assert_allclose(expert_statistic(r_MN, 1, "linear"), linear, rtol=1e-14)
 
 
+def test_the_statistic_of_the_equation_is_the_default() -> None:
+    r_MN = np.random.default_rng(9).normal(size=(7, 3))
+    np.testing.assert_array_equal(expert_statistic(r_MN, 2), expert_statistic(r_MN, 2, "linear"))
+
+
 def test_statistics_of_a_fractional_load() -> None:
     # m = 5, n = 3, k = 2: q = 10/3, so ranks 4 and 5; the linear rank 10/3 + 1 - 2/3 lies below.
     r_MN = np.array([3.0, 1.0, 5.0, 2.0, 4.0])[:, None] + np.zeros(3)
@@ -200,5 +205,9 @@ def test_errors_name_what_was_wrong() -> None:
         quantile_update(LOGITS, np.zeros(3), top_k=1, mask=np.ones(2, dtype=bool))
     with pytest.raises(ValueError, match=r"bias has shape \(2,\), expected \(3\)"):
         quantile_update(LOGITS, np.zeros(2), top_k=1)
+    with pytest.raises(ValueError, match=r"^logits has shape \(3,\)"):
+        quantile_update(np.zeros(3), np.zeros(3), top_k=1)
+    with pytest.raises(ValueError, match=r"^required bias has shape \(3,\)"):
+        expert_statistic(np.zeros(3), 1)
     with pytest.raises(ValueError, match="valid_tokens = -1 must not be negative"):
         target_rank(-1, 1, 2)

@@ -141,11 +141,34 @@ def test_a_stack_of_experts_has_a_gradient_each() -> None:
             np.testing.assert_allclose(ours[j], theirs, rtol=1e-13, atol=1e-13)
 
 
+def test_whoever_adds_slots_otherwise_passes_the_sum() -> None:
+    rng = np.random.default_rng(17)
+    parameters, ids = draw_parameters(rng, 5, 2, 3), draw_ids(rng, 4, 5, 2)
+    x_ML, weights_MK, cotangent_ML = (rng.normal(size=size) for size in ((4, 2), (4, 2), (4, 2)))
+    arguments = (x_ML, ids, weights_MK, parameters, cotangent_ML)
+    d_x, d_weights, _ = experts_vjp(*arguments)
+    own = experts_vjp(*arguments, add_slots=lambda terms_MKL: 2.0 * terms_MKL.sum(axis=1))
+    np.testing.assert_array_equal(own[0], 2.0 * d_x)
+    np.testing.assert_array_equal(own[1], d_weights)
+
+
+def test_idle_experts_have_zeros_of_the_format_of_the_others() -> None:
+    rng = np.random.default_rng(18)
+    parameters = draw_parameters(rng, 3, 2, 4)
+    ids, weights, x_ML = np.ones((2, 1), dtype=int), np.ones((2, 1)), rng.normal(size=(2, 2))
+    _, _, gradients = experts_vjp(x_ML, ids, weights, parameters, x_ML)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        gradient = getattr(gradients, name)
+        assert gradient.dtype == np.float64
+        np.testing.assert_array_equal(gradient[[0, 2]], np.zeros_like(gradient[[0, 2]]))
+
+
 def test_errors_name_what_was_wrong() -> None:
     rng = np.random.default_rng(16)
     good = draw_parameters(rng, 3, 2, 4)
     x_ML, ids_MK, weights_MK = np.ones((5, 2)), np.zeros((5, 1), dtype=int), np.ones((5, 1))
     flat = ExpertParameters(good.gate_proj, good.up_proj, good.gate_proj)
+    short = ExpertParameters(good.gate_proj, good.up_proj[:2], good.down_proj)
     for arguments, message in [
         ((x_ML[0], ids_MK, weights_MK, good), r"x has shape \(2,\), expected \(any, any\)"),
         ((x_ML, ids_MK, weights_MK[:4], good), r"weights has shape \(4, 1\), expected \(5, 1\)"),
@@ -156,6 +179,7 @@ def test_errors_name_what_was_wrong() -> None:
         ((x_ML, ids_MK + 3, weights_MK, good), r"expert_ids span 3 \.\. 3"),
         ((x_ML, ids_MK - 1, weights_MK, good), r"expert_ids span -1 \.\. -1"),
         ((x_ML, ids_MK, weights_MK, flat), r"parameters.down_proj has shape \(3, 4, 2\)"),
+        ((x_ML, ids_MK, weights_MK, short), r"parameters.up_proj has shape \(2, 4, 2\)"),
         ((np.ones((5, 3)), ids_MK, weights_MK, good), r"parameters.gate_proj has shape"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -27,6 +27,11 @@ def test_bins_close_the_range_at_both_ends() -> None:
     assert counts.dtype == np.int64
 
 
+def test_values_outside_the_range_count_at_its_ends() -> None:
+    counts = bin_counts(np.array([[-7.0], [7.0], [9.0]]), -2.0, 2.0, 4)
+    np.testing.assert_array_equal(counts, [[1, 0, 0, 2]])
+
+
 def test_the_range_reaches_one_beyond_the_bias() -> None:
     assert histogram_range(np.array([0.5, -2.0, 7.5])) == (-3.0, 8.5)
 
@@ -170,6 +175,21 @@ def test_the_balancer_keeps_its_own_copies() -> None:
     np.testing.assert_array_equal(balancer.bias, np.zeros(6))
 
 
+def test_the_bias_is_float64_whatever_it_came_as() -> None:
+    bias = np.arange(6, dtype=np.float32) / 10
+    balancer = HistogramBalancer(6, 2, 50, bias=bias)
+    assert balancer.bias.dtype == np.float64
+    balancer.load_state_dict({"bias": bias, "histogram": np.zeros((6, 50), dtype=np.int32)})
+    assert (balancer.bias.dtype, balancer.histogram.dtype) == (np.float64, np.int64)
+
+
+def test_a_single_expert_has_nothing_to_balance() -> None:
+    balancer = HistogramBalancer(1, 1, 50, bias=np.array([0.25]))
+    balancer.observe(np.ones((4, 1)))
+    balancer.update()
+    np.testing.assert_array_equal(balancer.bias, [0.25])
+
+
 def test_a_saved_state_resumes_with_pending_counts() -> None:
     first, second = HistogramBalancer(6, 2, 50, bias=np.arange(6) / 10), HistogramBalancer(6, 2, 50)
     first.observe(small_batch())
@@ -210,6 +230,8 @@ def test_errors_name_what_was_wrong() -> None:
     balancer = HistogramBalancer(2, 1, 3)
     with pytest.raises(ValueError, match="mask must be boolean"):
         balancer.observe(np.zeros((2, 2)), mask=np.ones(2))
+    with pytest.raises(ValueError, match=r"mask has shape \(3,\), expected \(2\)"):
+        balancer.observe(np.zeros((2, 2)), mask=np.ones(3, dtype=bool))
     with pytest.raises(ValueError, match="required biases are not finite"):
         balancer.observe(np.array([[0.0, np.nan]]))
     assert balancer.histogram.sum() == 0

@@ -190,6 +190,8 @@ def leaves(parameters: Any, gradients: Any) -> Iterator[tuple[str, Floats, Float
         (2, {}),
         (2, {"expert_ids": np.array([[5, 0], [1, 2], [3, 5], [0, 4], [2, 1], [3, 0], [4, 1]])}),
         (1, {"top1_renormalised": False}),
+        (1, {}),
+        (2, {"top1_renormalised": False}),
         (N, {"epsilon": 0.4}),
     ],
 )
@@ -219,6 +221,31 @@ def test_gradients_against_differences(
             np.testing.assert_array_equal(gradient, np.zeros(N))
         else:
             check_gradient(value, array, gradient)
+
+
+def test_the_parts_that_others_compute_otherwise_reach_the_gradients() -> None:
+    parameters, x_MD, cotangent_MD = draw_parameters(43), draw_x(44), draw_x(45)
+    config = LayerConfig(K)
+    d_x, plain = layer_vjp(x_MD, parameters, cotangent_MD, config=config)
+    _, doubled = layer_vjp(
+        x_MD,
+        parameters,
+        cotangent_MD,
+        config=config,
+        complement=lambda logits_MN: 2.0 * scores(-logits_MN),
+    )
+    np.testing.assert_allclose(doubled.gate_weight, 2.0 * plain.gate_weight, rtol=1e-13)
+    halved_x, halved = layer_vjp(
+        x_MD,
+        parameters,
+        cotangent_MD,
+        config=config,
+        add_slots=lambda terms_MKL: 0.5 * terms_MKL.sum(axis=1),
+    )
+    np.testing.assert_allclose(
+        halved.routed_expert_down_proj, 0.5 * plain.routed_expert_down_proj, rtol=1e-13
+    )
+    assert not np.allclose(halved_x, d_x)
 
 
 def test_every_parameter_but_the_bias_gets_a_gradient_where_it_takes_part() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -142,6 +143,15 @@ def test_gradients_against_differences(
     assert (d_logits[chosen] != 0).all()
 
 
+def test_one_weight_is_normalised_by_default_in_gradients_too() -> None:
+    logits, bias, cotangent = LOGITS, np.zeros(3), np.ones((1, 1))
+    by_default, _ = route_vjp(logits, bias, cotangent, top_k=1, epsilon=0.5)
+    said, _ = route_vjp(logits, bias, cotangent, top_k=1, epsilon=0.5, top1_renormalised=True)
+    other, _ = route_vjp(logits, bias, cotangent, top_k=1, epsilon=0.5, top1_renormalised=False)
+    np.testing.assert_array_equal(by_default, said)
+    assert not np.allclose(by_default, other)
+
+
 def test_gradients_follow_any_selection(check_gradient: Callable[..., None]) -> None:
     rng = np.random.default_rng(5)
     logits, cotangent = rng.normal(size=(3, 5)), rng.normal(size=(3, 2))
@@ -203,6 +213,26 @@ def test_grouped_routing_leaves_the_best_expert_of_a_closed_group() -> None:
     np.testing.assert_array_equal(np.sort(everyone.expert_ids), [[0, 1, 2]])
 
 
+def test_two_experts_are_a_group_and_open_groups_add_up() -> None:
+    logits, bias = np.zeros((1, 6)), np.array([0.5, 0.0, -3.0, 2.0, 1.0, 0.25])
+    np.testing.assert_array_equal(group_scores(bias[None], 3), [[0.5, -1.0, 1.25]])
+    options = {"num_groups": 3, "top_groups": 2}
+    taken = route_grouped(logits, bias, top_k=4, **options)
+    np.testing.assert_array_equal(taken.expert_ids, [[4, 0, 5, 1]])
+    assert taken.cutoff is None
+    np.testing.assert_array_equal(route_grouped(logits, bias, top_k=3, **options).cutoff, [0.5])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"epsilon": 0.25}, {"top1_renormalised": False}, {"top1_renormalised": True}]
+)
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_the_conventions_of_weights_hold_in_groups(top_k: int, options: dict[str, Any]) -> None:
+    logits, bias = np.array([[1.0, -0.5, 2.0, 0.25]]), np.zeros(4)
+    one = route_grouped(logits, bias, top_k=top_k, num_groups=1, top_groups=1, **options)
+    np.testing.assert_array_equal(one.weights, route(logits, bias, top_k=top_k, **options).weights)
+
+
 def test_one_group_is_no_group() -> None:
     rng = np.random.default_rng(6)
     logits, bias = rng.normal(size=(5, 7)), rng.normal(size=7)
@@ -214,6 +244,10 @@ def test_one_group_is_no_group() -> None:
 def test_errors_of_groups_name_what_was_wrong() -> None:
     with pytest.raises(ValueError, match="num_groups = 4 must divide the 6 experts"):
         group_scores(GROUPED, 4)
+    with pytest.raises(ValueError, match="num_groups = 0 must divide the 6 experts"):
+        group_scores(GROUPED, 0)
+    with pytest.raises(ValueError, match="num_groups = 3 must divide the 8 experts"):
+        group_scores(np.zeros((1, 8)), 3)
     with pytest.raises(ValueError, match="num_groups = 6 must divide the 6 experts"):
         group_scores(GROUPED, 6)
     with pytest.raises(ValueError, match=r"top_groups = 3 must lie in 1 \.\. 2"):
@@ -231,6 +265,13 @@ def test_errors_name_what_was_wrong() -> None:
         route(LOGITS, np.zeros(1), top_k=1)
     with pytest.raises(ValueError, match=r"logits has shape \(3,\), expected \(any, any\)"):
         route(LOGITS[0], np.zeros(3), top_k=1)
+    for function in (lambda flat: top_k_ids(flat, 1), lambda flat: cutoff(flat, 1)):
+        with pytest.raises(ValueError, match=r"^biased scores has shape \(3,\)"):
+            function(LOGITS[0])
+    with pytest.raises(ValueError, match=r"^biased scores has shape \(6,\)"):
+        group_scores(GROUPED[0], 2)
+    with pytest.raises(ValueError, match=r"^scores has shape \(3,\)"):
+        combine_weights(LOGITS[0], np.array([[1]]))
     with pytest.raises(
         ValueError, match=r"expert_ids span 1 \.\. 3, but there are experts 0 \.\. 2"
     ):
