@@ -15,24 +15,22 @@ from properties.reference import Reference
 from reference_numpy import situ_glu
 
 
-class _NoNumbers(Reference):
-    def experts(self, x: Array, *arguments: Any, **options: Any) -> Array:
-        return np.full_like(super().experts(x, *arguments, **options), np.nan)
-
-
-class NaNInAnyOrder(_NoNumbers):
+class NaNInAnyOrder(Reference):
     """Every output is NaN, whatever the order of the tokens."""
 
     killed_by = "DSP-PERMUTE"
 
+    def experts(self, x: Array, *arguments: Any, **options: Any) -> Array:
+        return np.full_like(super().experts(x, *arguments, **options), np.nan)
 
-class NaNOfEqualExperts(_NoNumbers):
+
+class NaNOfEqualExperts(NaNInAnyOrder):
     """Every output is NaN, as is that of one expert in place of several equal ones."""
 
     killed_by = "DSP-SAME"
 
 
-class NaNEveryTime(_NoNumbers):
+class NaNEveryTime(NaNInAnyOrder):
     """Every output is NaN, in every call."""
 
     killed_by = "DSP-REPEAT"
@@ -205,7 +203,7 @@ class _GradientsOfFewerTokens(Reference):
     """Parameters' gradients leave out the tokens that ``lost`` names of those of one expert."""
 
     def lost(self, tokens: Array) -> Array:
-        raise NotImplementedError
+        return tokens[:0]
 
     def experts_vjp(self, x: Array, ids: Array, weights: Array, *others: Any, **caps: Any) -> Any:
         d_x, d_weights, _ = super().experts_vjp(x, ids, weights, *others, **caps)
