@@ -158,19 +158,21 @@ def test_lay_mixed(subject: Subject, inputs: LongInputs) -> None:
     "LAY-LOGITS",
     source="Eq. 11, 13",
     needs=("router_logits",),
-    examples=26,
+    examples=36,
     inputs=layer_seeded.routers(),
 )
 def test_lay_logits(subject: Subject, inputs: LayerInputs) -> None:
     """``router_logits`` returns W_r x, for x behind any leading axes or without tokens.
 
-    Hypotheses: x (…, D) of amplitude 1e-4 to 1e2 and any strides, up to 67 tokens, N from 1 to 600,
-    D up to 140, L = D in most cases, logits up to some 1e4.
+    Hypotheses: x (…, D) of amplitude 1e-4 to 1e2 and any strides, N from 1 to 257, D up to 40 (and
+    mostly L), logits up to some 1e4. In half of the cases one of the sizes is longer than a
+    tile: up to 1,030 tokens, 1,030 experts or 1,100 dimensions, or all about 140.
 
     Legal freedoms: the order of the sum; logits in storage or in the routing format.
 
     If it fails: the logits are those of the latent, are scaled, clipped or carry the bias already,
-    or are those of another expert (a transposed weight, where N = D).
+    or are those of another expert (a transposed weight, where N = D); or a tile of tokens, experts
+    or of the sum is left out, mostly the last one, which is not full.
     """
     call = LayerCall.of(subject, inputs)
     logits = subject.router_logits(call.x, call.parameters)

@@ -36,6 +36,7 @@ from properties.strategies.layer import (
     with_silence,
     with_zeros,
 )
+from properties.strategies.layer_router import long_router
 from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
 
 Choice = TypeVar("Choice")
@@ -208,15 +209,15 @@ def scales() -> st.SearchStrategy[ScaleInputs]:
 
 
 def routers() -> st.SearchStrategy[LayerInputs]:
-    """Logits alone, small and large: up to 600 experts, tokens behind any axes or none at all."""
+    """Logits alone, small and large, of any tokens or none; half are longer than a tile."""
 
     def seeded(seed: int) -> LayerInputs:
         rng = np.random.default_rng(seed)
         leading = NO_TOKENS if rng.random() < 0.1 else ANY_RANK
         experts = (257,) if rng.random() < 0.1 else (2, 3, 5, 8, 16, 1)
         regime = Regime(experts=experts, leading=leading, square=(False, True, True), widest=40)
-        if rng.random() < 0.15:
-            regime = Regime(experts=(600, 3), leading=((67,), (5, 9)), square=(False,), widest=140)
+        if seed >= READABLE_SEEDS and rng.random() < 0.5:
+            return long_router(rng)
         return _layer(seed, rng, replace(regime, logits=(1.0, 4.0, 2.0**11)))
 
     return uniform_seeds().map(seeded)

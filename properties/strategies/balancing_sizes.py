@@ -1,0 +1,121 @@
+"""Batches at the sizes where kernels that balance change: widths of warps, and rows of a tile.
+
+Legend: M tokens, N routed experts, K top_k, B histogram bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from properties.protocol import Array
+from properties.strategies.optimality import uniform_seeds
+
+__all__ = ["LONG", "WIDTHS", "SizedBatch", "SizedBatches", "at_size"]
+
+# Every number of experts between two powers of two, and of each part one: an odd number of half
+# warps, of warps and of pairs of them, one off those, and the others.
+WIDTHS: tuple[tuple[int, ...], ...] = (
+    (96, 160, 224),
+    (48, 80, 112, 144, 176, 208, 240),
+    (192, 256, 72, 100, 120, 136, 200),
+    (63, 65, 95, 97, 127, 129, 191, 193, 223, 225, 254),
+    tuple(range(34, 64)),
+    tuple(range(65, 128, 2)),
+    tuple(range(66, 128, 2)),
+    tuple(range(129, 192)),
+    tuple(range(193, 255)),
+)
+TOP_KS = (4, 4, 4, 1, 2, 3, 5, 6, 8, 9, 10, 12, 16, 22)
+TOKENS = (5, 9, 17, 20, 33)
+
+# (M, N, K, B): more tokens than a tile has rows, where many experts leave room for few. Two bins
+# hold more of them than eight bits count.
+LONG = ((1030, 256, 4, 2), (262, 896, 16, 3))
+
+BIASES = ("zero", "small", "wide", "below", "offset")
+HEAT = ("none", "slope", "side by side", "in one lane")
+LANES = 32
+BINS = (64, 16, 3, 1000)
+
+_Choice = TypeVar("_Choice")
+
+
+class SizedBatch(NamedTuple):
+    """Logits (M, N), a bias (N,), K < N, a mask (M,) of valid tokens or None, and B."""
+
+    logits: Array
+    bias: Array
+    top_k: int
+    num_bins: int
+    mask: Array | None = None
+
+
+class SizedBatches(NamedTuple):
+    """Batches to be judged one after the other; too many to be printed."""
+
+    batches: tuple[SizedBatch, ...]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        del cycle
+        printer.text(f"SizedBatches({[batch.logits.shape for batch in self.batches]})")
+
+
+def at_size(times: int) -> st.SearchStrategy[SizedBatches]:
+    """``times`` batches of each part of WIDTHS, and one of each size in LONG."""
+
+    def seeded(seed: int) -> SizedBatches:
+        rng = np.random.default_rng(seed)
+        wide = [_wide(rng, widths) for _ in range(times) for widths in WIDTHS]
+        return SizedBatches((*wide, *(_batch(rng, *sizes) for sizes in LONG)))
+
+    return uniform_seeds().map(seeded)
+
+
+def _wide(rng: np.random.Generator, widths: tuple[int, ...]) -> SizedBatch:
+    """A few tokens, and one of those numbers of experts."""
+    num_experts, top_k = _one_of(rng, widths), _one_of(rng, TOP_KS)
+    batch = _batch(rng, _one_of(rng, TOKENS), num_experts, top_k, _one_of(rng, BINS))
+    if rng.random() < 0.7:
+        return batch
+    mask = rng.random(len(batch.logits)) < 0.7
+    batch.logits[~mask] = np.linspace(9.0, -9.0, num_experts)  # no padding that goes unnoticed
+    return batch._replace(mask=mask)
+
+
+def _batch(
+    rng: np.random.Generator, tokens: int, num_experts: int, top_k: int, num_bins: int
+) -> SizedBatch:
+    scale = _one_of(rng, (1.0, 3.0, 0.1))
+    logits = scale * rng.standard_normal((tokens, num_experts))
+    logits = logits + scale * _heat(rng, num_experts, top_k)
+    return SizedBatch(logits, _bias(rng, num_experts), top_k, num_bins)
+
+
+def _heat(rng: np.random.Generator, num_experts: int, top_k: int) -> Array:
+    """What makes most tokens want the same experts: K that are neighbours, or of one lane."""
+    kind, heat = _one_of(rng, HEAT), np.zeros(num_experts)
+    if kind == "slope":
+        return np.linspace(1.5, -1.5, num_experts)
+    if kind == "side by side":
+        heat[int(rng.integers(num_experts - top_k + 1)) :][:top_k] = 4.0
+    if kind == "in one lane":
+        heat[int(rng.integers(LANES)) :: LANES][:top_k] = 4.0
+    return heat
+
+
+def _bias(rng: np.random.Generator, num_experts: int) -> Array:
+    """Some so far below 0 that a biased score is, too."""
+    kind, drawn = _one_of(rng, BIASES), rng.standard_normal(num_experts)
+    if kind == "below":
+        return 0.1 * drawn - 3.0
+    if kind == "offset":
+        return 34.5 + 1e-4 * drawn
+    return np.multiply({"zero": 0.0, "small": 0.1, "wide": 3.0}[kind], drawn)
+
+
+def _one_of(rng: np.random.Generator, choices: Sequence[_Choice]) -> _Choice:
+    return choices[int(rng.integers(len(choices)))]
