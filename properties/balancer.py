@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from properties.boundary import checked_result, describe
+from properties.boundary import arrays_in, checked_result, describe
 from properties.errors import AdapterError, ViolationError
 from properties.protocol import Array
+
+# What came back from so many observations is watched: there may be several buffers, or one a shape.
+OBSERVATIONS = 4
 
 if TYPE_CHECKING:
     from properties.subject import Routed, Subject
@@ -46,7 +49,18 @@ class SubjectBalancer:
         return self._subject.reading(f"{self.label}.{name}", lambda: getattr(self._balancer, name))
 
     def _method(self, name: str, arguments: dict[str, Any]) -> Any:
-        return self._subject.guarded(f"{self.label}.{name}", self._read(name), arguments)
+        output = self._subject.guarded(f"{self.label}.{name}", self._read(name), arguments)
+        returned = self._subject.case.observed
+        for arrays, then in returned:
+            if [array.tobytes() for array in arrays] != then:
+                raise ViolationError(
+                    f"{self.label}.{name} changed what an earlier observe had returned"
+                )
+        if name == "observe":
+            arrays = arrays_in(output)
+            returned.append((arrays, [array.tobytes() for array in arrays]))
+            del returned[:-OBSERVATIONS]
+        return output
 
     @property
     def histogram(self) -> Array | None:

@@ -26,11 +26,13 @@ class Call:
 class Case:
     """What is known of the case being judged: its calls, its worst ratio and where that stood.
 
-    ``returned`` has what each method returned last: the arrays as they came, and their bits.
+    ``returned`` has what each method returned last: the arrays as they came, and their bits;
+    ``observed`` the same of the last observations of balancers.
     """
 
     calls: list[Call] = field(default_factory=list)
     returned: dict[str, tuple[list[Array], list[bytes]]] = field(default_factory=dict)
+    observed: list[tuple[list[Array], list[bytes]]] = field(default_factory=list)
     worst_ratio: float | None = None
     worst_what: str = ""
     unknown: list[str] = field(default_factory=list)

@@ -55,7 +55,8 @@ def test_qb_value(subject: Subject, inputs: BatchInputs) -> None:
     A declared rank is held to it: the q-th exactly for "q", the (q+1)-th for "q+1"; "interior"
     stays off both ends by at least half of min(k/n, 1 - k/n) of the gap between them.
 
-    Hypotheses: finite logits and bias, 1 <= k <= n, any m. With k = n there is no cutoff, and
+    Hypotheses: finite logits and bias, 1 <= k <= n, any m; logits, bias and mask of any strides,
+    negative ones included. With k = n there is no cutoff, and
     without valid tokens no quantile: the new bias is then the old one, up to a constant.
     For fractional q the rules the sources name part ways, and the interval is the hull of what
     they read: from the last rank below the linear quantile's, q + 1 - k/n, to the

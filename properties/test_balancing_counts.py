@@ -317,7 +317,7 @@ def test_qb_mask(subject: Subject, history: History) -> None:
     rows alone, and with one whose masked rows hold other logits: routing of the valid rows, counts,
     and the bias after the update.
 
-    Hypotheses: k < n, finite logits, padding included, masks from none valid to all.
+    Hypotheses: k < n, finite logits, padding included, any masks, of any strides.
 
     Source and proof: r_ij is a function of token i alone, and padding is no token. What padding
     holds is whatever the last batch left there.

@@ -35,7 +35,9 @@ def test_qb_hist_model(subject: Subject) -> BalancerMachine:
     * an update has read the declared statistic of the pending counts, has centred it, has written
       it into the bias' own storage and has cleared the counts; with none, or while disabled, it has
       changed nothing;
-    * a loaded state is all there is: bias and counts are its own.
+    * a loaded state is all there is: bias and counts are its own, also if the state's arrays, which
+      may be parts of others, or transposed, are overwritten;
+    * what the last observations returned is what they had returned.
 
     Hypotheses: sigmoid scores, finite logits and bias, K = N included (nothing is counted then, or
     the balancer refuses with a ValueError or NotImplementedError that says why), counts within

@@ -240,8 +240,9 @@ def test_qb_state(subject: Subject, history: History) -> None:
 
     A balancer is saved between two micro-batches, and goes on. The state is loaded into a fresh
     balancer and into one with another bias and counts of its own; both continue like the first from
-    where it was saved, with the range of the loaded bias. Loading a state without "bias" fails. The
-    bias is observed, updated and switched in its own storage (``bias_storage_id``, where offered).
+    where it was saved, with the range of the loaded bias, and keep no array that was loaded (see
+    QB-APART). Loading a state without "bias" fails. The bias is observed, updated and switched in
+    its own storage (``bias_storage_id``, where offered).
 
     Hypotheses: k < n, finite logits and bias, any masks.
 
@@ -293,7 +294,10 @@ def test_qb_apart(subject: Subject, history: History) -> None:
     """Balancers of one implementation share nothing: no call on one changes another.
 
     Two start alike, as those of two layers do, and are called in turn. A third one, of another k
-    where there is one, with the default bias and switched off where it can be, is made last.
+    where there is one, with the default bias and switched off where it can be, is made last. Nor do
+    they share anything with who calls them: the array of the given bias is overwritten for a
+    moment, and bias and counts stay; so they do, wherever a state is loaded, as its arrays are
+    overwritten. What ``observe`` returned stays as it was, whatever is called later.
 
     Hypotheses: k < n, finite logits and bias, any masks.
 
@@ -302,7 +306,8 @@ def test_qb_apart(subject: Subject, history: History) -> None:
     Legal freedoms: none in the state.
 
     If it fails: layers balance each other: buffers of the class, a default argument that is
-    written to, or the given bias taken over without a copy.
+    written to, the given bias or a loaded state taken over without a copy, or one buffer in which
+    all routings are returned.
     """
     batches = micro_batches(subject, history)
     assert history.setup.bias is not None

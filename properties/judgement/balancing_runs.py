@@ -23,8 +23,9 @@ from properties.judgement.balancing import (
 from properties.judgement.routing import require_selection, scored
 from properties.protocol import Array
 from properties.rounding import Ball
-from properties.strategies.arrays import LAYOUTS, laid_out
+from properties.strategies.arrays import laid_out
 from properties.strategies.balancing import BatchInputs, HistogramInputs
+from properties.strategies.balancing_layouts import layout_for, mask_laid_out
 from properties.subject import Subject
 
 __all__ = [
@@ -49,14 +50,16 @@ __all__ = [
 def rounded(subject: Subject, batch: BatchInputs) -> BatchInputs:
     """The batch in the subject's formats; without its mask, unless masked rows are left out.
 
-    The logits lie in memory in a way that follows from their shape, so that every way occurs.
+    All three lie in memory in ways that follow from their shapes, so that every way occurs.
     """
-    layout = LAYOUTS[sum(batch.logits.shape) % len(LAYOUTS)]
+    logits = subject.round_to_routing(subject.round_to_storage(batch.logits))
+    bias = subject.round_to_routing(batch.bias)
+    masked = subject.conventions.padding == "masked"
     return replace(
         batch,
-        logits=laid_out(subject.round_to_routing(subject.round_to_storage(batch.logits)), layout),
-        bias=subject.round_to_routing(batch.bias),
-        mask=batch.mask if subject.conventions.padding == "masked" else None,
+        logits=laid_out(logits, layout_for(logits)),
+        bias=laid_out(bias, layout_for(bias, more=len(logits))),
+        mask=mask_laid_out(batch.mask, more=2 * bias.shape[0]) if masked else None,
     )
 
 

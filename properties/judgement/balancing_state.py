@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from properties.balancer import SubjectBalancer
+from properties.boundary import arrays_in
 from properties.checks import within
 from properties.errors import AdapterError, ViolationError
 from properties.judgement.balancing import (
@@ -25,6 +26,7 @@ from properties.judgement.balancing import (
     require_some_constant,
     required_biases,
 )
+from properties.judgement.balancing_memory import overwritten
 from properties.judgement.balancing_runs import (
     ascending,
     histogram_rule,
@@ -40,6 +42,8 @@ from properties.judgement.routing import (
     tokens,
 )
 from properties.protocol import Array
+from properties.strategies.arrays import laid_out
+from properties.strategies.balancing_layouts import layout_for, mask_laid_out
 from properties.strategies.balancing_state import History, MicroBatch, Setup
 from properties.subject import Routed, Subject
 from reference_numpy.balancing import NUM_BINS, HistogramBalancer
@@ -72,9 +76,11 @@ class Saved:
 
 
 def representable(subject: Subject, batch: MicroBatch) -> MicroBatch:
-    """The micro-batch in the subject's formats."""
+    """The micro-batch in the subject's formats, behind strides that follow from its shape."""
     logits = subject.round_to_routing(subject.round_to_storage(batch.logits))
-    return MicroBatch(logits, batch.mask if subject.conventions.padding == "masked" else None)
+    logits = laid_out(logits, layout_for(logits))
+    masked = subject.conventions.padding == "masked"
+    return MicroBatch(logits, mask_laid_out(batch.mask, logits.shape[1]) if masked else None)
 
 
 class Followed:
@@ -99,6 +105,8 @@ class Followed:
         require_range(subject)
         self.subject, self.setup = subject, setup
         bias_N = None if setup.bias is None else subject.round_to_routing(setup.bias)
+        if bias_N is not None:
+            bias_N = laid_out(bias_N, layout_for(bias_N, setup.top_k))
         options: dict[str, Any] = {"num_bins": setup.num_bins, "bias": bias_N}
         options = {name: value for name, value in options.items() if value is not None}
         if not setup.enabled:
@@ -115,6 +123,8 @@ class Followed:
         self._seen: list[Array] = []
         self._seen_since_load: list[Array] = []
         self.require_unchanged("making a balancer")
+        with overwritten(arrays_in(subject.case.calls[-1].arguments)):
+            self.require_unchanged("overwriting the bias that the balancer was made from,")
 
     @property
     def bins(self) -> Bins:
@@ -203,10 +213,14 @@ class Followed:
         )
 
     def stored(self, bias_N: Array, counts_NB: Array) -> Saved:
-        """The state dict that a balancer with this bias and these counts over r would have."""
+        """The state dict that a balancer with this bias and these counts over r would have.
+
+        Its arrays lie behind strides, as parts of a checkpoint may.
+        """
+        place, kept_NB = int(counts_NB[0].sum()), ascending(self.subject, counts_NB).copy()
         state = {
-            "bias": self.subject.as_bias(bias_N),
-            "histogram": np.ascontiguousarray(ascending(self.subject, counts_NB)),
+            "bias": self.subject.as_bias(laid_out(bias_N.copy(), layout_for(bias_N, place))),
+            "histogram": laid_out(kept_NB, layout_for(kept_NB, place)),
         }
         return Saved(state, deepcopy(state), bias_N, counts_NB, (), self.model.enabled)
 
@@ -225,6 +239,8 @@ class Followed:
         if saved.enabled != self.model.enabled and self.balancer.offers("set_enabled"):
             self.balancer.set_enabled(self.model.enabled)
         self.require_unchanged("load_state_dict")
+        with overwritten(arrays_in({key: saved.state[key] for key in ("bias", "histogram")})):
+            self.require_unchanged("overwriting the state that was loaded,")
 
     # Judgement -----------------------------------------------------------------------------------
 
