@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from properties.protocol import Array
 from properties.strategies.optimality import uniform_seeds
 
-__all__ = ["LONG", "WIDTHS", "SizedBatch", "SizedBatches", "at_size"]
+__all__ = ["LONG", "WIDTHS", "SizedBatch", "SizedBatches", "at_size", "batches"]
 
 # Every number of experts between two powers of two, and of each part one: an odd number of half
 # warps, of warps and of pairs of them, one off those, and the others.
@@ -31,6 +31,7 @@ WIDTHS: tuple[tuple[int, ...], ...] = (
 )
 TOP_KS = (4, 4, 4, 1, 2, 3, 5, 6, 8, 9, 10, 12, 16, 22)
 TOKENS = (5, 9, 17, 20, 33)
+MORE_TOKENS = (64, 130, 200)
 
 # (M, N, K, B): more tokens than a tile has rows, where many experts leave room for few. Two bins
 # hold more of them than eight bits count.
@@ -75,10 +76,25 @@ def at_size(times: int) -> st.SearchStrategy[SizedBatches]:
     return uniform_seeds().map(seeded)
 
 
-def _wide(rng: np.random.Generator, widths: tuple[int, ...]) -> SizedBatch:
-    """A few tokens, and one of those numbers of experts."""
+def batches() -> st.SearchStrategy[SizedBatch]:
+    """One batch of any part of WIDTHS, with enough tokens for several threads; half have ties."""
+
+    def seeded(seed: int) -> SizedBatch:
+        rng = np.random.default_rng(seed)
+        batch = _wide(rng, _one_of(rng, WIDTHS), MORE_TOKENS)
+        if rng.random() < 0.5:
+            return batch
+        return batch._replace(logits=np.round(batch.logits), bias=np.round(2.0 * batch.bias) / 4.0)
+
+    return uniform_seeds().map(seeded)
+
+
+def _wide(
+    rng: np.random.Generator, widths: tuple[int, ...], tokens: tuple[int, ...] = TOKENS
+) -> SizedBatch:
+    """One of those numbers of tokens, and of experts."""
     num_experts, top_k = _one_of(rng, widths), _one_of(rng, TOP_KS)
-    batch = _batch(rng, _one_of(rng, TOKENS), num_experts, top_k, _one_of(rng, BINS))
+    batch = _batch(rng, _one_of(rng, tokens), num_experts, top_k, _one_of(rng, BINS))
     if rng.random() < 0.7:
         return batch
     mask = rng.random(len(batch.logits)) < 0.7
