@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from properties.protocol import Array
 from properties.strategies.arrays import readable_arrays
+from properties.strategies.balancing_loads import equal_loads
 from properties.strategies.optimality import uniform_seeds
 from properties.strategies.shapes import SEEDS
 
@@ -29,6 +30,7 @@ WITHOUT_CUTOFF_SEEDS = SEEDS // 32
 BINS = (1000, 64, 16, 3, 2)
 ELEMENTS = 12_000
 NO_TOKENS = 1 / 32
+BALANCED = 1 / 16
 FEW_EXPERTS = 8
 MANY_TOKENS = (513, 1025, 2049, 4097)  # just past what kernels like to cut batches into
 VERY_FEW_EXPERTS, MOST_TOKENS = 3, (513, 1025, 4097, 32_769)
@@ -142,6 +144,11 @@ def _without_cutoff(draw: st.DrawFn) -> BatchInputs:
 def _seeded(seed: int) -> BatchInputs:
     rng = np.random.default_rng(seed)
     num_experts, top_k = SIZES[seed * len(SIZES) // SEEDS]
+    apart = np.random.default_rng([seed, 2])
+    if apart.random() < BALANCED:
+        most = min(300, ELEMENTS // num_experts)
+        bias = 0.1 * apart.random(num_experts)
+        return BatchInputs(equal_loads(apart, num_experts, top_k, most), bias, top_k)
     tokens = _tokens(rng, num_experts, top_k)
     logits = rng.standard_normal((tokens, num_experts)) * _one_of(SCALES, rng)
     logits = logits + _heat(_one_of(HOT, rng), num_experts, rng)

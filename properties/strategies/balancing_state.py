@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from properties.protocol import Array
+from properties.strategies.balancing_loads import equal_loads
 from properties.strategies.optimality import READABLE_SEEDS, uniform_seeds
 
 __all__ = [
@@ -44,6 +45,8 @@ BINS = (64, 2, 3, 16, 1000, 4096)
 SATURATED = (1e3, -1e3, 30.0, -30.0, 18.0, 0.0)
 SCALES = (1.0, 3.0, 0.1, 30.0)
 SPREADS = (0.0, 0.1, 3.0, 10.0, 100.0)
+DEPTHS, DEEPER = (0.0, 0.0, 0.0, 0.5, 1.0), 1.5  # 1 puts all biased scores below 0
+BALANCED = 1 / 6
 ELEMENTS = 4_000
 PATTERNS = 6**8
 ALL_BUT = 3
@@ -131,7 +134,8 @@ def histories(
 ) -> st.SearchStrategy[History]:
     """``least`` to ``most`` micro-batches; the smallest seeds are small and readable.
 
-    Half of them have masks, unless ``masked`` is false; some micro-batches have no tokens.
+    Half of them have masks, unless ``masked`` is false; some micro-batches have no tokens. In a
+    part of the histories all loads are equal from the start, in a part all biases are below 0.
     """
 
     def seeded(seed: int) -> History:
@@ -145,6 +149,12 @@ def histories(
         batches = [_batch(rng, limit, num_experts, readable=readable) for _ in range(times)]
         if masked and rng.random() < 0.5:
             batches = [replace(batch, mask=_mask(rng, len(batch.logits))) for batch in batches]
+        apart = np.random.default_rng([seed, 1])
+        bias = bias - _one(apart, DEPTHS) * (float(np.ptp(bias)) + DEEPER)
+        if not readable and apart.random() < BALANCED:
+            bias = bias * (0.1 / max(float(np.ptp(bias)), 0.1))
+            loads = (equal_loads(apart, num_experts, top_k, min(limit, 60)) for _ in batches)
+            batches = [MicroBatch(logits) for logits in loads]
         return History(Setup(num_experts, top_k, num_bins, bias), tuple(batches))
 
     return uniform_seeds().map(seeded)
