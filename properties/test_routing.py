@@ -15,6 +15,7 @@ from properties.checks import require, within
 from properties.errors import NotOfferedError
 from properties.judgement.routing import (
     Scored,
+    computed_exactly,
     cutoff_ball,
     float32_or_better,
     on_grid,
@@ -331,16 +332,7 @@ def test_rtr_ties(subject: Subject, inputs: RoutingInputs) -> None:
     require_selection(subject, routed, biased)
     if subject.conventions.ties != "lowest_index":
         return
-    rows = _computed_exactly(subject, logits, biased.value)
+    rows = computed_exactly(subject, logits, biased.value)
     lowest = reference.top_k_ids(biased.value[rows], inputs.top_k)
     same = np.sort(routed.expert_ids[rows], axis=1) == np.sort(lowest, axis=1)
     require(same, "ties do not fall to the lowest ids, as declared")
-
-
-def _computed_exactly(subject: Subject, logits: Array, biased: Array) -> Array:
-    """Tokens (M,) whose biased scores have the same bits in every correct implementation."""
-    exact = subject.round_to_routing(biased) == biased
-    if subject.conventions.score_domain == "sigmoid":
-        exact &= (logits == 0.0) | (logits > 100.0) | (logits < -1000.0)
-    rows: Array = np.all(exact, axis=1)
-    return rows

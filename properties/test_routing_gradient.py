@@ -37,7 +37,7 @@ from properties.subject import Routed, Subject
     "RTR-GRAD",
     source="Eq. 13",
     needs=("route", "route_vjp"),
-    examples=120,
+    examples=140,
     inputs=routing_gradient.inputs(),
 )
 def test_rtr_grad(subject: Subject, inputs: GradientInputs) -> None:
@@ -46,11 +46,11 @@ def test_rtr_grad(subject: Subject, inputs: GradientInputs) -> None:
     d_logit_j = p_j (1 - s_j) (c_j - sum_a c_a p_a) for chosen j, within radius; exactly 0 for
     every expert that was not chosen, and exactly 0 for b.
 
-    Hypotheses: finite logits of any size, b finite or -inf, M from 0 to 2051, cotangents of any
-    pattern, from 1e-9 to 1e8 in size; a quarter of the cases have a stated margin at the cutoff,
-    ties included. Proof:
-    quotient rule; the set is locally constant, so neither b nor a score outside has a derivative.
-    Where sets change the weights jump, and the gradient is that of the set that was chosen.
+    Hypotheses: finite logits of any size, b finite or -inf, M from 0 to 2051, and to 519 with 256
+    to 896 experts, N as for RTR-RELABEL, cotangents of any pattern, from 1e-9 to 1e8 in size; a
+    quarter of the cases have a stated margin at the cutoff, ties included. Proof: quotient rule;
+    the set is locally constant, so neither b nor a score outside has a derivative. Where sets
+    change the weights jump, and the gradient is that of the set that was chosen.
 
     Legal freedoms: s' taken as s (1 - s) with the rounded s, whose difference cancels for large
     logits, or accurately; any order of the sums; d_logits rounded to storage once; where a tie has

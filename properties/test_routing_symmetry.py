@@ -68,7 +68,7 @@ def test_rtr_margin(subject: Subject, inputs: RoutingInputs) -> None:
     "RTR-RELABEL",
     source="Eq. 13",
     needs=("route",),
-    examples=90,
+    examples=130,
     inputs=routing_sizes.relabelled(),
 )
 def test_rtr_relabel(subject: Subject, inputs: RelabelledInputs) -> None:
@@ -77,9 +77,10 @@ def test_rtr_relabel(subject: Subject, inputs: RelabelledInputs) -> None:
     With the columns of the logits and the entries of the bias permuted alike, each token's experts
     are the same ones under their new ids, with the same weights, and the cutoff is the same.
 
-    Hypotheses: finite logits, a bias that is finite or -inf, N in 2, 3, 5, 8, 17, 32, 80, 96, 128,
-    160, 255, 256, 257, 384, 512, 896 (N = 1 has no other labels), any permutation, the rotation by
-    one, the reversal, and those that put a token's best experts side by side or 32 apart.
+    Hypotheses: finite logits, a bias that is finite or -inf, N in 2, 3, 5, 8, 17, 32, 48, 64, 80,
+    96, 127 to 129, 144, 160, 192, 254 to 257, 320, 384, 512, 896 or any from 33 to 512 (N = 1 has
+    no other labels), any permutation, the rotation by one, the reversal, and those that put a
+    token's best experts side by side or 32 apart.
     Proof: Eq. 13 has no index but the expert's own; a sum over the chosen set has no order.
 
     Legal freedoms: another choice among ties and inside the radii, another order of the slots; so
@@ -134,20 +135,21 @@ def test_rtr_stride(subject: Subject, inputs: RoutingInputs) -> None:
 
 
 @specification(
-    "RTR-LARGE", source="Eq. 13", needs=("route",), examples=36, inputs=routing_sizes.large()
+    "RTR-LARGE", source="Eq. 13", needs=("route",), examples=48, inputs=routing_sizes.large()
 )
 def test_rtr_large(subject: Subject, inputs: RoutingInputs) -> None:
     """Thousands of tokens are routed like few: every row gets its experts, weights and cutoff.
 
     Hypotheses: as for RTR-VALID, M from 513 to 65,537, mostly no multiple of 8, with N = 2, 3, 5,
-    8, 16, 24, 32, 64, 128 and K up to 32 (6, 9, 10, 12, 22, 24 among them), so that M, M K and M N
-    lie on both sides of 2^15 and 2^16.
+    8, 16, 24, 32, 64, 128, 256 and K up to 32 (6, 9, 10, 12, 22, 24 among them), so that M, M K and
+    M N lie on both sides of 2^15 and 2^16; M from 67 on with N = 512 and 896.
 
     Legal freedoms: those of RTR-VALID, RTR-WEIGHTS and RTR-CUTOFF, which are what is judged.
 
-    If it fails: rows after the first 512, 1,024 or 65,535 (one dimension of a CUDA grid) stay as
-    they were allocated; the last rows of a batch that is no multiple of the tile do; or an offset
-    of a slot, token times K, is kept in 16 bits and meets another token's row.
+    If it fails: rows after the first 512, 1,024 or 65,535 (one dimension of a CUDA grid), or after
+    64 where so many experts leave no room for more, stay as they were allocated or are another's;
+    the last rows of a batch that is no multiple of the tile do; or an offset of a slot, token times
+    K, is kept in 16 bits and meets another token's row.
     """
     logits, bias = on_grid(subject, inputs)
     routed = subject.route(logits, bias, top_k=inputs.top_k)

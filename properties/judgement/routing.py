@@ -27,6 +27,7 @@ from properties.subject import Routed, Subject
 
 __all__ = [
     "Scored",
+    "computed_exactly",
     "cutoff_ball",
     "float32_or_better",
     "on_grid",
@@ -261,6 +262,15 @@ def total_ball(subject: Subject, scores_MN: Any, routed: Routed) -> Any:
     reach = np.maximum(total - least, most - total)
     spread = reach + (most - least) + low.radius.sum(axis=1)
     return Ball(total, np.where(np.isnan(spread), np.inf, spread), arithmetic)
+
+
+def computed_exactly(subject: Subject, logits: Array, biased: Array) -> Array:
+    """Tokens (M,) whose biased scores have the same bits in every correct implementation."""
+    exact = subject.round_to_routing(biased) == biased
+    if subject.conventions.score_domain == "sigmoid":
+        exact &= (logits == 0.0) | (logits > 100.0) | (logits < -1000.0)
+    rows: Array = np.all(exact, axis=1)
+    return rows
 
 
 def cutoff_ball(biased_MN: Any, top_k: int) -> Any:

@@ -54,20 +54,26 @@ def few_digits(subject: Subject, eighths: Array) -> Array:
 def gradient_ball(subject: Subject, logits: Array, routed: Routed, cotangent: Array) -> Any:
     """d_logits (M, N) of sum(cotangent * weights) for the ids of ``routed``.
 
-    Exactly 0 at every other expert. The result may have been rounded to storage once: an adapter
-    may cast the logits to it, as they are representable there.
+    Exactly 0 at every other expert: the chosen logits alone have a part in it. The result may have
+    been rounded to storage once: an adapter may cast the logits to it, as they are representable
+    there.
     """
     arithmetic = subject.routing_arithmetic(subject.precision.storage)
-    logits_ball: Any = Ball.exact(logits, arithmetic)
+    ids = routed.expert_ids
+    chosen: Any = Ball.exact(np.take_along_axis(logits, ids, axis=1), arithmetic)
     gradient: Any = reference.weights_vjp(
-        logits_ball,
-        routed.expert_ids,
+        chosen,
+        np.broadcast_to(np.arange(ids.shape[1]), ids.shape),
         Ball.exact(cotangent, arithmetic),  # type: ignore[arg-type]
         epsilon=subject.conventions.weight_epsilon,
-        renormalise=renormalised(subject, routed.expert_ids.shape[1]),
-        complement_MN=complement(logits_ball),
+        renormalise=renormalised(subject, ids.shape[1]),
+        complement_MN=complement(chosen),
     )
-    return reference.stored(gradient)
+    by_slot: Any = reference.stored(gradient)
+    value, radius = (np.zeros(logits.shape) for _ in range(2))
+    np.put_along_axis(value, ids, by_slot.value, axis=1)
+    np.put_along_axis(radius, ids, by_slot.radius, axis=1)
+    return Ball(value, radius, by_slot.arithmetic)
 
 
 def complement(logits: Any) -> Any:

@@ -13,13 +13,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import reference_numpy as reference
+from properties.checks import require, within
 from properties.errors import ViolationError
-from properties.judgement.routing import require_ids, require_selection
+from properties.judgement.routing import (
+    Scored,
+    computed_exactly,
+    cutoff_ball,
+    require_ids,
+    require_selection,
+    require_weights,
+)
 from properties.protocol import Array
 from properties.rounding import Ball
 from properties.subject import Routed, Subject
 
-__all__ = ["OpenGroups", "group_totals", "open_groups", "require_grouped_selection"]
+__all__ = [
+    "OpenGroups",
+    "group_totals",
+    "open_groups",
+    "require_grouped",
+    "require_grouped_selection",
+]
 
 
 class OpenGroups(NamedTuple):
@@ -38,18 +53,29 @@ def group_totals(biased_MN: Any, num_groups: int) -> Any:
     shape = (tokens, num_groups, experts // num_groups)
     value, radius = biased_MN.value.reshape(shape), biased_MN.radius.reshape(shape)
     middle, low, high = (np.sort(x, axis=2) for x in (value, value - radius, value + radius))
-    spread = np.maximum(high - middle, middle - low)
+    with np.errstate(invalid="ignore"):
+        spread = np.maximum(high - middle, middle - low)
+    spread = np.where((low == middle) & (high == middle), 0.0, spread)
     ordered: Any = Ball(middle, spread, biased_MN.arithmetic)
     return ordered[:, :, -1] + ordered[:, :, -2]
 
 
 def open_groups(totals_MG: Any, top_groups: int) -> OpenGroups:
-    """A group is certainly open if fewer than T others can reach it, and closed if T surpass it."""
+    """A group is certainly open if fewer than T others can reach it, and closed if T surpass it.
+
+    Where a total is a difference of infinities, as with a bias that is added to infinite logits,
+    nothing is certain, unless all groups are open.
+    """
     low, high = totals_MG.value - totals_MG.radius, totals_MG.value + totals_MG.radius
     others = ~np.eye(low.shape[1], dtype=bool)
     reaching = ((high[:, None, :] >= low[:, :, None]) & others).sum(axis=2)
     surpassing = (low[:, None, :] > high[:, :, None]).sum(axis=2)
-    return OpenGroups(reaching < top_groups, surpassing < top_groups)
+    certain, possible = reaching < top_groups, surpassing < top_groups
+    if top_groups < low.shape[1]:
+        with np.errstate(invalid="ignore"):
+            unknown = np.isnan(low + high).any(axis=1)
+        certain[unknown], possible[unknown] = False, True
+    return OpenGroups(certain, possible)
 
 
 def require_grouped_selection(
@@ -84,3 +110,36 @@ def require_grouped_selection(
     )
     require_selection(subject, routed, limited, "selection in the groups")
     return limited
+
+
+def require_grouped(
+    subject: Subject,
+    routed: Routed,
+    logits: Array,
+    known: Scored,
+    groups: tuple[int, int],
+    what: str,
+) -> None:
+    """Require the selection, the weights and the cutoff that (G, T) groups and the scores allow.
+
+    Cutoffs, and ties that are promised to fall to the lowest ids, are judged at tokens whose groups
+    are certain.
+    """
+    num_groups, top_groups = groups
+    tokens, experts = logits.shape
+    top_k = routed.expert_ids.shape[1]
+    opened = open_groups(group_totals(known.biased, num_groups), top_groups)
+    limited = require_grouped_selection(subject, routed, known.biased, opened, top_groups)
+    require_weights(subject, routed, known.scores, f"weights {what}")
+    sure = np.all(opened.certain == opened.possible, axis=1)
+    if subject.conventions.ties == "lowest_index":
+        rows = sure & computed_exactly(subject, logits, known.biased.value)
+        lowest = reference.top_k_ids(limited.value[rows], top_k)
+        same = np.sort(routed.expert_ids[rows], axis=1) == np.sort(lowest, axis=1)
+        require(same, f"ties {what} do not fall to the lowest ids, as declared")
+    if routed.cutoff is None or not tokens:
+        return
+    if top_k == experts // num_groups * top_groups:
+        require(~np.isfinite(routed.cutoff), "a finite cutoff, though no candidate is left out")
+        return
+    within(subject, routed.cutoff[sure], cutoff_ball(limited, top_k)[sure], f"cutoff {what}")

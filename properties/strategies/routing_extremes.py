@@ -23,6 +23,7 @@ __all__ = [
     "infinite_inputs",
     "one_chosen",
     "poisoned",
+    "poisoned_inputs",
     "small_gaps",
     "walled",
 ]
@@ -87,24 +88,25 @@ def poisoned() -> st.SearchStrategy[PoisonedInputs]:
 
     A single token is poisoned, too: then nothing is left but its ids.
     """
+    return uniform_seeds().map(poisoned_inputs)
 
-    def seeded(seed: int) -> PoisonedInputs:
-        rng, (m, n) = np.random.default_rng(seed), _shape(seed)
-        inputs = any_inputs(rng, m, n, _top_k(rng, n))
-        nan, kind = np.zeros((m, n), dtype=bool), chosen(rng, POISONS)
-        if kind == "padding":
-            nan[m // 2 :] = True
-            return PoisonedInputs(inputs, nan)
-        rows = rng.permutation(m)[: max(1, m // 4)]
-        some = rng.integers(n, size=len(rows))
-        if kind == "best":
-            some = np.argmax(inputs.logits[rows], axis=1)
-        nan[rows, some] = True
-        if kind in ("row", "all but one"):
-            nan[rows] = ~nan[rows] if kind == "all but one" else True
+
+def poisoned_inputs(seed: int) -> PoisonedInputs:
+    """The inputs of a seed, with their poison."""
+    rng, (m, n) = np.random.default_rng(seed), _shape(seed)
+    inputs = any_inputs(rng, m, n, _top_k(rng, n))
+    nan, kind = np.zeros((m, n), dtype=bool), chosen(rng, POISONS)
+    if kind == "padding":
+        nan[m // 2 :] = True
         return PoisonedInputs(inputs, nan)
-
-    return uniform_seeds().map(seeded)
+    rows = rng.permutation(m)[: max(1, m // 4)]
+    some = rng.integers(n, size=len(rows))
+    if kind == "best":
+        some = np.argmax(inputs.logits[rows], axis=1)
+    nan[rows, some] = True
+    if kind in ("row", "all but one"):
+        nan[rows] = ~nan[rows] if kind == "all but one" else True
+    return PoisonedInputs(inputs, nan)
 
 
 def walled() -> st.SearchStrategy[RoutingInputs]:

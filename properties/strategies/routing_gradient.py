@@ -16,6 +16,7 @@ from properties.strategies.optimality import uniform_seeds
 from properties.strategies.routing import RoutingInputs, any_inputs, chosen
 from properties.strategies.routing_extremes import infinite_inputs
 from properties.strategies.routing_margins import margin_inputs
+from properties.strategies.routing_sizes import TOKENS, number_of_experts, number_of_slots
 from properties.strategies.shapes import SEEDS
 
 __all__ = ["GradientInputs", "PairInputs", "far", "flat", "inputs", "pairs"]
@@ -45,7 +46,12 @@ SHAPES = (
     (2051, 8, 3),
 )
 
-MARGIN_SHARE = 0.25
+# More tokens than a block has room for at so many experts.
+LARGE = ((135, 896, 4), (270, 512, 2), (519, 256, 4), (67, 896, 16))
+
+# Cases with a stated margin; of the others, those of any size that RTR-RELABEL has; and those of
+# many tokens with many experts, where these are drawn.
+MARGIN_SHARE, SIZES_SHARE, LARGE_SHARE = 0.25, 0.4, 0.07
 
 # What a loss scale, or a loss that is a mean over a large batch, makes of cotangents.
 SIZES = {"small": 1e-4, "large": 1e4, "faint": 1e-9, "huge": 1e8}
@@ -74,7 +80,8 @@ def inputs() -> st.SearchStrategy[GradientInputs]:
 
     def seeded(seed: int) -> GradientInputs:
         rng = np.random.default_rng([seed, 3])
-        routing = _routing(seed, rng)
+        large = rng.random() < LARGE_SHARE
+        routing = any_inputs(rng, *chosen(rng, LARGE)) if large else _routing(seed, rng)
         cotangent = _cotangent(rng, (len(routing.logits), routing.top_k))
         return GradientInputs(routing, laid_out(cotangent, chosen(rng, LAYOUTS)))
 
@@ -119,6 +126,9 @@ def _routing(seed: int, rng: np.random.Generator) -> RoutingInputs:
     if rng.random() < MARGIN_SHARE:
         return margin_inputs(seed)
     m, n, top_k = SHAPES[seed * len(SHAPES) // SEEDS]
+    if rng.random() < SIZES_SHARE:
+        m, n = chosen(rng, TOKENS), number_of_experts(seed, rng)
+        top_k = number_of_slots(rng, n)
     return any_inputs(rng, m, n, top_k, digits=chosen(rng, (5, 17)))
 
 

@@ -16,23 +16,43 @@ from properties.strategies.routing import RoutingInputs, any_inputs, chosen
 from properties.strategies.routing_margins import margin_inputs
 from properties.strategies.shapes import SEEDS
 
-__all__ = ["RelabelledInputs", "laid_out_anyhow", "large", "relabelled"]
+__all__ = [
+    "RelabelledInputs",
+    "laid_out_anyhow",
+    "large",
+    "number_of_experts",
+    "number_of_slots",
+    "relabelled",
+]
 
-# 8 bits end at 255 ids, and 8 bits with a sign at 127; 80, 96 and 160 are padded to powers of two.
-EXPERTS = (2, 3, 5, 8, 17, 32, 80, 96, 128, 160, 255, 256, 257, 384, 512, 896)
+# 8 bits end at 255 ids, and 8 bits with a sign at 127. Those between powers of two are padded to
+# the next one, or are a whole number of warps, half a one more, or neither.
+EXPERTS: tuple[int, ...] = (
+    *(2, 3, 5, 8, 17, 32, 48, 64, 80, 96, 127, 128, 129, 144, 160, 192),
+    *(254, 255, 256, 257, 320, 384, 512, 896),
+)
 TOKENS = (1, 2, 3, 9, 17)
 TOP_KS = (1, 2, 3, 4, 4, 6, 8, 9, 10, 12, 16, 22, 24)
+
+# So many cases have any number of experts between these, each doubling of it equally often.
+BETWEEN, BETWEEN_SHARE = (33, 512), 0.2
 
 # The threads of a warp, each of which may look at every 32nd expert.
 LANES = 32
 
-# (M, N, K), the fewest tokens first. More than 512 of them, few a multiple of 8; M K and M N on
-# either side of what 15 and 16 bits count; and one token more than a grid has rows.
+# (M, N, K), the fewest tokens first. More than one block's worth of 64, 128, 256 and 512 at many
+# experts, more than 512 else, few a multiple of 8; M K and M N on either side of what 15 and 16
+# bits count; and one token more than a grid has rows.
 LARGE = (
+    (67, 896, 16),
+    (131, 896, 4),
+    (263, 896, 16),
+    (270, 512, 8),
     (513, 8, 6),
     (515, 128, 9),
+    (521, 256, 8),
     (520, 32, 10),
-    (777, 128, 22),
+    (777, 128, 4),
     (1025, 3, 2),
     (1031, 32, 32),
     (1031, 64, 24),
@@ -103,6 +123,19 @@ def large() -> st.SearchStrategy[RoutingInputs]:
 def _of_any_class(seed: int, rng: np.random.Generator) -> RoutingInputs:
     if rng.random() < MARGIN_SHARE:
         return margin_inputs(seed)
-    n = EXPERTS[seed * len(EXPERTS) // SEEDS]
-    top_k = min(n, chosen(rng, (*TOP_KS, n)) if n < 100 else chosen(rng, TOP_KS))
-    return any_inputs(rng, chosen(rng, TOKENS), n, top_k, digits=5 if rng.random() < 0.5 else 17)
+    n = number_of_experts(seed, rng)
+    digits = 5 if rng.random() < 0.5 else 17
+    return any_inputs(rng, chosen(rng, TOKENS), n, number_of_slots(rng, n), digits)
+
+
+def number_of_experts(seed: int, rng: np.random.Generator) -> int:
+    """One of EXPERTS, few for a small seed; now and then any between two of them."""
+    if rng.random() < BETWEEN_SHARE:
+        return int(np.exp2(rng.uniform(*np.log2(BETWEEN))))
+    return EXPERTS[seed * len(EXPERTS) // SEEDS]
+
+
+def number_of_slots(rng: np.random.Generator, num_experts: int) -> int:
+    """One of TOP_KS, or all experts where they are few."""
+    usual = chosen(rng, (*TOP_KS, num_experts) if num_experts < 100 else TOP_KS)
+    return min(num_experts, usual)
