@@ -68,7 +68,8 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
     Two batches of one size are routed, with and without groups, one after the other in the same
     memory, as a bias is updated in place; then comes the backward pass of the first and that of the
     second; then a batch of another size, both ways; then the first one once more. Every array that
-    was returned still has its bits at the end.
+    was returned still has its bits at the end. Memory is poisoned with NaN before one of the last
+    calls, now of one method and now of another, where ``poison`` is offered.
 
     Hypotheses: those of RTR-VALID, RTR-GROUPS and RTR-GRAD with a finite bias, for whichever
     methods are offered. Proof: Eq. 13 is a function of its arguments.
@@ -77,7 +78,8 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
 
     If it fails: ids or weights are the implementation's own buffer, which the next call (the next
     layer, the next micro-batch) overwrites, perhaps that of another method; something is cached by
-    address or shape while the bias has been updated; or the backward pass takes the latest forward
+    address or shape while the bias has been updated; gradients of experts that were not chosen are
+    never written, and 0 in fresh memory only; or the backward pass takes the latest forward
     pass for its own, as pipelines of micro-batches do not.
     """
     first, second, other = (RouterCall.of(subject, inputs) for inputs in drawn)
@@ -86,8 +88,9 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
     for backward in (False, True):
         for call in (first, second):
             sequence.make(call, memory, backward=backward)
-    for call, lies in ((other, elsewhere), (first, memory)):
+    poisoned = METHODS[first.top_k % len(METHODS)]
+    for call, lies, before in ((other, elsewhere, ""), (first, memory, poisoned)):
         for backward in (False, True):
-            sequence.make(call, lies, backward=backward)
+            sequence.make(call, lies, backward=backward, poisoned=before)
     for returned in sequence.kept:
         returned.require_unchanged()

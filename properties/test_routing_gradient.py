@@ -94,7 +94,8 @@ def test_rtr_grad_flat(subject: Subject, inputs: GradientInputs) -> None:
     epsilon): nothing but rounding, unless S is near epsilon. Without normalisation (K = 1,
     ``top1_renormalised`` off) it is c s (1 - s).
 
-    Hypotheses: as for RTR-GRAD. Proof: sum_a c p_a = c S / (S + epsilon) in the formula above.
+    Hypotheses: as for RTR-GRAD. The cotangent has a stride of 0, over slots or over tokens, too, as
+    that of a sum has. Proof: sum_a c p_a = c S / (S + epsilon) in the formula above.
 
     Legal freedoms: those of RTR-GRAD. c - sum_a c p_a cancels, so what is left of it may be a few
     roundoffs of c, and the radius says so.

@@ -116,8 +116,8 @@ def test_rtr_group_far(subject: Subject, far: GroupedInputs, poisoned: GroupedIn
     groups of two experts or more, any number of them open, in a third of the cases all. Proof: a
     score is finite, whatever its logit, and so are the sums of two.
 
-    Legal freedoms: those of both, and of RTR-GROUPS; any groups where the bias is added to logits
-    and a total is the sum of inf and -inf.
+    Legal freedoms: those of both, and of RTR-GROUPS. Where the bias is added to logits: any groups
+    if a total is the sum of inf and -inf, and any experts where candidates above -inf may run out.
 
     If it fails: closed groups are found by comparing their scores with a threshold, which fails for
     NaN, or masked by a product with 0; and the padding of one sequence takes all others with it.

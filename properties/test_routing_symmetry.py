@@ -113,7 +113,7 @@ def test_rtr_stride(subject: Subject, inputs: RoutingInputs) -> None:
 
     Logits come contiguous, with their columns backwards, as a slice of wider rows, as every other
     number of a buffer, and transposed; the bias as every other number, sliced or backwards. NaN
-    lies between the numbers.
+    lies between the numbers. Strides may be 0: one token stands for all, one number for the bias.
 
     Hypotheses: as for RTR-RELABEL. Proof: strides are no part of Eq. 13.
 
@@ -132,6 +132,11 @@ def test_rtr_stride(subject: Subject, inputs: RoutingInputs) -> None:
         lying = laid_out(logits, layout), laid_out(bias, layout)
         routed = subject.route(*lying, top_k=inputs.top_k)
         require_same_routing(subject, routed, plain, known, inputs.top_k, f"of {layout} logits")
+    logits, bias = np.broadcast_to(logits[:1], logits.shape), np.broadcast_to(0.0, bias.shape)
+    routed = subject.route(logits, bias, top_k=inputs.top_k)
+    known = scored(subject, logits, bias, stored=routed.weights_format)
+    require_selection(subject, routed, known.biased, "selection of expanded arguments")
+    require_weights(subject, routed, known.scores, "weights of expanded arguments")
 
 
 @specification(

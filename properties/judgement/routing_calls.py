@@ -121,15 +121,18 @@ class Sequence:
         self.kept: list[Kept] = []
         self._routed: dict[int, Routed] = {}
 
-    def make(self, call: RouterCall, memory: Memory, *, backward: bool) -> None:
+    def make(self, call: RouterCall, memory: Memory, *, backward: bool, poisoned: str = "") -> None:
         """Call the forward methods, or the backward one, on arguments that lie in the memory.
 
+        Memory is poisoned before the method of that name, where ``poison`` is offered.
         Raises ViolationError if a result is wrong.
         """
         memory.hold(call)
         for name, method in memory.methods().items():
             if (name == "route_vjp") != backward:
                 continue
+            if name == poisoned:
+                call.subject.poison()
             found = method()
             self.kept.append(Kept.of_last_call(call.subject, name))
             self._require_right(call, name, found)

@@ -23,6 +23,7 @@ from properties.judgement.routing import (
     require_ids,
     require_selection,
     require_weights,
+    tokens,
 )
 from properties.protocol import Array
 from properties.rounding import Ball
@@ -123,23 +124,39 @@ def require_grouped(
     """Require the selection, the weights and the cutoff that (G, T) groups and the scores allow.
 
     Cutoffs, and ties that are promised to fall to the lowest ids, are judged at tokens whose groups
-    are certain.
+    are certain. Where open groups may have less than K experts above -inf, as with a bias that is
+    added to infinite logits, any others fill up, and the weights alone are judged.
     """
     num_groups, top_groups = groups
-    tokens, experts = logits.shape
-    top_k = routed.expert_ids.shape[1]
-    opened = open_groups(group_totals(known.biased, num_groups), top_groups)
-    limited = require_grouped_selection(subject, routed, known.biased, opened, top_groups)
+    top_k, experts = routed.expert_ids.shape[1], logits.shape[1]
+    require_ids(routed, experts)
     require_weights(subject, routed, known.scores, f"weights {what}")
+    opened = open_groups(group_totals(known.biased, num_groups), top_groups)
+    rows = _supplied(known.biased.value, opened.possible, top_groups) >= top_k
+    routed, logits = tokens(routed, rows), logits[rows]
+    known = Scored(known.scores[rows], known.biased[rows])
+    opened = OpenGroups(opened.certain[rows], opened.possible[rows])
+    limited = require_grouped_selection(subject, routed, known.biased, opened, top_groups)
     sure = np.all(opened.certain == opened.possible, axis=1)
     if subject.conventions.ties == "lowest_index":
         rows = sure & computed_exactly(subject, logits, known.biased.value)
         lowest = reference.top_k_ids(limited.value[rows], top_k)
         same = np.sort(routed.expert_ids[rows], axis=1) == np.sort(lowest, axis=1)
         require(same, f"ties {what} do not fall to the lowest ids, as declared")
-    if routed.cutoff is None or not tokens:
+    if routed.cutoff is None or not len(logits):
         return
     if top_k == experts // num_groups * top_groups:
         require(~np.isfinite(routed.cutoff), "a finite cutoff, though no candidate is left out")
         return
     within(subject, routed.cutoff[sure], cutoff_ball(limited, top_k)[sure], f"cutoff {what}")
+
+
+def _supplied(biased_MN: Array, possible_MG: Array, top_groups: int) -> Array:
+    """How many experts above -inf T possible groups have at least, (M,)."""
+    by_group = (len(biased_MN), possible_MG.shape[1], -1)
+    if not len(biased_MN):
+        return np.zeros(0, np.int64)
+    counts = (biased_MN > -np.inf).reshape(by_group).sum(axis=2)
+    fewest_first = np.sort(np.where(possible_MG, counts, biased_MN.shape[1]), axis=1)
+    least: Array = fewest_first[:, :top_groups].sum(axis=1)
+    return least

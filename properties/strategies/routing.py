@@ -19,7 +19,7 @@ _Choice = TypeVar("_Choice")
 
 EXPERTS = (2, 3, 1, 5, 8, 16, 17, 32, 64, 128, 255, 256, 257, 384, 512, 896)
 TOKENS = (1, 0, 15, 16, 17, 33, 257, 515)
-TOP_KS = (1, 2, 3, 6, 8, 9, 10, 12, 16, 22, 24)
+TOP_KS = (1, 2, 3, 4, 6, 8, 9, 10, 12, 16, 22, 24)
 SHIFTS = (1.0, -1.0, 0.25, 8.0, -8.0, 34.5, 100.0, -100.0)
 
 # The largest case keeps the time of a lane: 257 tokens meet up to 257 experts.

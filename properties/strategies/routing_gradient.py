@@ -99,13 +99,16 @@ def far() -> st.SearchStrategy[GradientInputs]:
 
 
 def flat() -> st.SearchStrategy[GradientInputs]:
-    """A cotangent that is the same in all slots of a token."""
+    """A cotangent that is the same in all slots of a token, or of all tokens, by strides of 0."""
 
     def seeded(seed: int) -> GradientInputs:
         rng = np.random.default_rng([seed, 5])
         routing = _routing(seed, rng)
         by_token = _cotangent(rng, (len(routing.logits), 1))
-        return GradientInputs(routing, np.repeat(by_token, routing.top_k, axis=1))
+        shape = len(by_token), routing.top_k
+        if rng.random() < 0.5:
+            return GradientInputs(routing, np.broadcast_to(by_token, shape))
+        return GradientInputs(routing, np.broadcast_to(by_token[:1].sum(), shape))
 
     return uniform_seeds().map(seeded)
 

@@ -118,6 +118,43 @@ class GroupedWeightsInOneBuffer(Reference):
         return routed._replace(weights=buffer)
 
 
+class Poisonable(Reference):
+    """Correct: what it would allocate after a poison is NaN, and 0 else, as in fresh memory."""
+
+    fill = 0.0
+
+    def poison(self) -> None:
+        self.fill = np.nan
+
+    def allocated(self, shape: tuple[int, ...]) -> Array:
+        memory, self.fill = np.full(shape, self.fill), 0.0
+        return memory
+
+
+class GradientNeverWritten(Poisonable):
+    """The gradients of experts that were not chosen are never written."""
+
+    killed_by = "RTR-CALLS"
+
+    def route_vjp(self, *call: Array, top_k: int) -> tuple[Array, Array]:
+        d_logits, d_bias = super().route_vjp(*call, top_k=top_k)
+        written, chosen = self.allocated(d_logits.shape), d_logits != 0.0
+        written[chosen] = d_logits[chosen]
+        return written, d_bias
+
+
+class WeightsOfZeroNeverWritten(Poisonable):
+    """Weights of 0 are left as they were allocated."""
+
+    killed_by = "RTR-CALLS"
+
+    def route_grouped(self, logits: Array, bias: Array, **groups: Any) -> Routing:
+        routed = super().route_grouped(logits, bias, **groups)
+        weights, large = self.allocated(routed.weights.shape), routed.weights != 0.0
+        weights[large] = routed.weights[large]
+        return routed._replace(weights=weights)
+
+
 class BiasKeptByAddress(Reference):
     """A copy of the bias is kept for each address, however often it is updated in place."""
 

@@ -69,6 +69,29 @@ class GradientWithoutTheOddWarp(Reference):
         return d_logits, d_bias
 
 
+class BiasReadOn(Reference):
+    """A bias of one number, with a stride of 0, is read on, into whatever lies behind it."""
+
+    killed_by = "RTR-STRIDE"
+
+    def route(self, logits: Array, bias: Array, *, top_k: int) -> Routing:
+        read = np.where(np.arange(len(bias)) < 1, bias, 2.0) if bias.strides == (0,) else bias
+        return super().route(logits, read, top_k=top_k)
+
+
+class CotangentReadOn(Reference):
+    """So is a cotangent that has one number for all slots, or for all tokens."""
+
+    killed_by = "RTR-GRAD-FLAT"
+
+    def route_vjp(
+        self, logits: Array, bias: Array, cotangent: Array, *, top_k: int
+    ) -> tuple[Array, Array]:
+        if cotangent.size > 1 and cotangent.strides[1] == 0:
+            cotangent = np.where(np.arange(top_k) < 1, cotangent, 2.0)
+        return super().route_vjp(logits, bias, cotangent, top_k=top_k)
+
+
 class GroupsOfFewTokens(Reference):
     """More than 512 experts leave room for 64 tokens in groups: later ones read those again."""
 

@@ -22,6 +22,7 @@ from properties.registry import find
 from properties.strategies.arrays import LAYOUTS
 from properties.strategies.routing import MARGINS, RoutingInputs
 from properties.strategies.routing_extremes import SHAPES as EXTREME_SHAPES
+from properties.strategies.routing_gradient import LARGE as LARGE_GRADIENTS
 from properties.strategies.routing_gradient import GradientInputs
 from properties.strategies.routing_groups import SHAPES as GROUPED_SHAPES
 from properties.strategies.routing_margins import SHAPES, margin_inputs
@@ -121,6 +122,8 @@ def sizes(inputs: Iterable[RoutingInputs]) -> set[tuple[int, int]]:
     [
         ("RTR-MARGIN", {shape[:2] for shape in SHAPES}),
         ("RTR-LARGE", {shape[:2] for shape in LARGE if shape[2] == 1} | {(513, 8), (4099, 16)}),
+        ("RTR-LARGE", {shape[:2] for shape in LARGE if shape[1] >= 256}),
+        ("RTR-GRAD", {shape[:2] for shape in LARGE_GRADIENTS}),
         ("RTR-INFINITE", set(EXTREME_SHAPES)),
         ("RTR-NAN", set(EXTREME_SHAPES)),
         ("RTR-NEGINF", set(EXTREME_SHAPES)),
@@ -137,7 +140,31 @@ def test_every_number_of_experts_is_relabelled() -> None:
         assert sorted(inputs.order) == list(range(len(inputs.routing.bias)))
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 6, 9, 10, 12, 16, 22, 24])
+@pytest.mark.parametrize("property_id", ["RTR-RELABEL", "RTR-GRAD", "RTR-GROUPS"])
+def test_numbers_of_experts_between_powers_of_two_are_drawn(property_id: str) -> None:
+    drawn_sizes = {len(inputs.bias) for inputs in routings(property_id)}
+    for low, high, least in ((33, 64, 1), (65, 128, 2), (129, 254, 3)):
+        between = {n for n in drawn_sizes if low <= n < high}
+        assert len(between) >= least, (low, sorted(drawn_sizes))
+
+
+@pytest.mark.parametrize("property_id", ["RTR-VALID", "RTR-RELABEL", "RTR-GRAD", "RTR-GROUPS"])
+def test_four_of_many_experts_are_drawn(property_id: str) -> None:
+    assert any(case.top_k == 4 and len(case.bias) >= 64 for case in routings(property_id))
+
+
+def test_groups_of_many_sizes_some_low_and_some_tied() -> None:
+    cases = drawn("RTR-GROUPS")
+    groups = {(len(case.routing.bias) // case.num_groups, case.num_groups) for case in cases}
+    sizes_of_groups = {size for size, count in groups if count > 1}
+    assert {2, 3, 8, 32} <= sizes_of_groups
+    assert any(size > 64 for size in sizes_of_groups)
+    assert sum(bool((case.routing.bias < -1e9).any()) for case in cases) > 5
+    tied = [case for case in cases if case.routing.logits.size and not case.routing.bias.any()]
+    assert sum(np.unique(case.routing.logits).size < 5 for case in tied) > 5
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 4, 6, 9, 10, 12, 16, 22, 24])
 def test_every_usual_top_k_is_drawn(top_k: int) -> None:
     assert any(inputs.top_k == top_k for inputs in routings("RTR-RELABEL"))
 

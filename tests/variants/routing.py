@@ -190,6 +190,33 @@ class RoundsGroupsOnly(Router):
         return ids, self.weigh(scores.gather(1, ids)).bfloat16(), None
 
 
+class GroupsByLogits(Router):
+    """The bias is added to logits, and closed groups are masked with -inf, which logits may be."""
+
+    freedom = "score_domain = logit; any groups, and any experts, where infinities leave no others"
+    conventions = Conventions(score_domain="logit")
+
+    def route_forward(
+        self, logits: Tensor, bias: Tensor, *, top_k: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        biased = logits.detach() + bias
+        ids = self.choose(biased, top_k)
+        weights = self.weigh(torch.sigmoid(logits).gather(1, ids))
+        return ids, weights, self.cutoff(biased, top_k)
+
+    def route_grouped_forward(
+        self, logits: Tensor, bias: Tensor, *, top_k: int, num_groups: int, top_groups: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        tokens, experts = logits.shape
+        biased = (logits + bias).reshape(tokens, num_groups, experts // num_groups)
+        best = biased.topk(2, dim=-1).values.sum(-1).nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        closed = torch.ones_like(best, dtype=torch.bool)
+        closed = closed.scatter(1, best.topk(top_groups, dim=1).indices, False)
+        limited = biased.masked_fill(closed[:, :, None], -torch.inf).reshape(tokens, experts)
+        ids = self.choose(limited, top_k)
+        return ids, self.weigh(torch.sigmoid(logits).gather(1, ids)), None
+
+
 class ByThreshold(Router):
     """All above the K-th best, then the last among its ties; slots in another order per token."""
 
