@@ -69,12 +69,20 @@ def test_qb_ranks(subject: Subject, inputs: RoundsInputs) -> None:
 def test_qb_ranks_state(subject: Subject, inputs: LifeInputs) -> None:
     """On several ranks, too, only training is counted, and what was loaded is pooled exactly.
 
-    Every rank observes in evaluation and updates, which changes nothing; where ``set_enabled`` is
-    offered, it observes and updates while disabled, which changes nothing either. Where states can
-    be loaded, each loads one bias and counts of its own, of none to 2^24 + 4 tokens; the
-    update reads the declared statistic of their sum, those of replicated tokens once, leaves
-    the same bias on all ranks and clears the counts, so that another one changes nothing. Where the
-    implementation is deterministic, that bias is bit for bit what one process makes of the sum.
+    Every rank observes in evaluation and updates, which changes nothing; nor does a balancer that
+    is made with ``enabled=False``, or switched off where ``set_enabled`` is offered. Without
+    ``bias`` one starts from zeros on every rank. Where states can be loaded, each rank loads one
+    bias and counts of its own, of none to 2^24 + 4 tokens. They stay, bit for bit, through an
+    evaluation, ``to`` a narrow format and back, and switching off, with an observation and an
+    update, and on again; where ``state_dict`` holds counts, they are those of the rank, which
+    another balancer, loaded with them, shows as well. The update reads the declared statistic of
+    their sum, those of replicated tokens once, leaves the same bias on all ranks and clears the
+    counts, so that another one changes nothing. The other balancer makes the same of them. Where
+    the implementation is deterministic, that bias is bit for bit what one process makes of the sum.
+
+    A third balancer of the same sizes, as of the next layer, counts tokens meanwhile, under
+    activation checkpointing where ``observe_recomputed`` is offered: each rank its own, once. It is
+    updated between the others, and reads its own sum.
 
     Hypotheses: k < n, finite logits and bias; 2 and 4 ranks, arranged as in QB-RANKS; all of them
     make the same calls. m k < 2^31 for all counts together.
@@ -86,7 +94,8 @@ def test_qb_ranks_state(subject: Subject, inputs: LifeInputs) -> None:
 
     If it fails: ranks disagree on when to balance; counts travel in 8 or 16 bits, or as floats,
     which no small batch shows; a restart puts the counts of all ranks on each of them, or on none
-    but the first; an evaluation that only some ranks leave out moves the bias of all.
+    but the first; an evaluation that only some ranks leave out moves the bias of all; layers share
+    one buffer of the reduction.
     """
     require_range(subject)
     for world in subject.worlds:

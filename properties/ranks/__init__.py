@@ -9,7 +9,7 @@ Nothing here imports torch, which may be absent: torchrun is called as a module 
 """
 
 from properties.ranks.controller import close_launches, run
-from properties.ranks.program import Program
+from properties.ranks.program import Kept, Program
 from properties.ranks.traffic import Collective
 
-__all__ = ["Collective", "Program", "close_launches", "run"]
+__all__ = ["Collective", "Kept", "Program", "close_launches", "run"]

@@ -23,10 +23,18 @@ __all__ = [
     "Done",
     "Failed",
     "Hello",
+    "Kept",
     "Order",
     "Program",
     "Step",
 ]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """In place of an argument: what an earlier step of the same rank has kept under that name."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,10 @@ class Program:
     def call_on(self, kept: str, method: str, answer: str = "", **keywords: Any) -> None:
         """Call a method of an object that was kept, or of ``TRAFFIC``."""
         self.steps.append(Step(method, keywords, on=kept, answer=answer))
+
+    def keep_from(self, kept: str, method: str, keep: str, **keywords: Any) -> None:
+        """Call a method of an object that was kept, and keep what it returns."""
+        self.steps.append(Step(method, keywords, on=kept, keep=keep))
 
     def read(self, kept: str, attribute: str, answer: str) -> None:
         """Read an attribute of an object that was kept."""

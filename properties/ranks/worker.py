@@ -28,6 +28,7 @@ from properties.ranks.program import (
     Done,
     Failed,
     Hello,
+    Kept,
     Order,
     Step,
 )
@@ -136,7 +137,11 @@ def _take(step: Step, objects: dict[str, Any], answers: dict[str, Any]) -> None:
     found = getattr(objects[step.on], step.method)
     if step.on == IMPLEMENTATION:
         objects[IMPLEMENTATION].case.calls.clear()
-    result = found if step.reads else found(**step.keywords)
+    given = {
+        name: objects[value.name] if isinstance(value, Kept) else value
+        for name, value in step.keywords.items()
+    }
+    result = found if step.reads else found(**given)
     if step.keep:
         objects[step.keep] = result
     if step.answer:

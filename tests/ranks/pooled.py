@@ -38,8 +38,9 @@ class PooledBalancer(reference.HistogramBalancer):
         self.world = world
 
     def update(self) -> None:
-        self.histogram = self.reduced_histogram = self.pooled()
-        super().update()
+        if self.enabled:
+            self.histogram = self.reduced_histogram = self.pooled()
+            super().update()
 
     def pooled(self) -> Array:
         """The counts of every distinct token."""
