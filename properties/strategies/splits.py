@@ -38,8 +38,9 @@ SCALES = (1.0, 3.0, 0.1, 30.0, 1e-4)
 ROUNDS = 2
 MANY_TOKENS, SMALL_LAYER = 130, 400
 
-# In one of how many cases of the experts a token is NaN or infinite.
+# In one of how many cases of the experts, and of the layer, a token is NaN or infinite.
 SPOILT = 4
+SPOILT_LAYERS = 3
 MOST_GROUPS = 4
 
 # Tokens that a rank has counted: few, or all but three just past what 8, 11, 16 and 24 bits hold.
@@ -148,10 +149,14 @@ class ParallelExperts:
 
 @dataclass(frozen=True)
 class ParallelLayer:
-    """One call of the layer, forward and backward, and a seed of how its tokens are divided."""
+    """One call of the layer, forward and backward, a seed of how its tokens are divided.
+
+    Perhaps there is a bad token, among those of x with its leading axes flattened.
+    """
 
     inputs: GradientInputs
     seed: int
+    bad: BadToken | None = None
 
 
 def rounds() -> st.SearchStrategy[RoundsInputs]:
@@ -197,16 +202,23 @@ def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
 
 
 def _with_a_bad_token(inputs: ExpertInputs, seed: int) -> ParallelExperts:
-    tokens = inputs.x.shape[0]
-    if seed % SPOILT != SPOILT - 1 or tokens < 2:
-        return ParallelExperts(inputs, seed)
+    spoilt = seed % SPOILT == SPOILT - 1
+    return ParallelExperts(inputs, seed, _bad_token(seed, len(inputs.x)) if spoilt else None)
+
+
+def _bad_token(seed: int, tokens: int) -> BadToken | None:
+    """One of these tokens, if there are others."""
     rng = np.random.default_rng((seed, 2))
-    bad = BadToken(int(rng.integers(tokens)), _one_of(rng, (np.nan, np.inf, -np.inf)))
-    return ParallelExperts(inputs, seed, bad)
+    if tokens < 2:
+        return None
+    return BadToken(int(rng.integers(tokens)), _one_of(rng, (np.nan, np.inf, -np.inf)))
 
 
 def parallel_layers() -> st.SearchStrategy[ParallelLayer]:
-    """Any layer, a third of them so small that eps decides, and at times many tokens."""
+    """Any layer, a third of them so small that eps decides, and at times many tokens.
+
+    In one of three cases a token turns bad, if there are others.
+    """
     return st.builds(_with_many_tokens, layer_seeded.gradients(), uniform_seeds())
 
 
@@ -222,7 +234,9 @@ def _with_many_tokens(inputs: GradientInputs, seed: int) -> ParallelLayer:
             for array in (layer.x, inputs.cotangent)
         )
         inputs = replace(inputs, layer=replace(layer, x=x), cotangent=cotangent)
-    return ParallelLayer(inputs, seed)
+    spoilt, x = seed % SPOILT_LAYERS == 0, inputs.layer.x
+    bad = _bad_token(seed, x.size // x.shape[-1]) if spoilt else None
+    return ParallelLayer(inputs, seed, bad)
 
 
 def split_of(seed: int, tokens: int, world: int, *, arranged: bool) -> Split:
