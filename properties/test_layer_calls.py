@@ -5,7 +5,14 @@ Legend: M tokens, N routed experts, K top_k, D model width, L latent width, S sh
 
 from __future__ import annotations
 
-from properties.judgement.layer_repeats import Judged, digits_left, laid_out_in
+from properties.judgement.experts_calls import Kept
+from properties.judgement.layer_repeats import (
+    Judged,
+    Rewritten,
+    digits_left,
+    expanded,
+    laid_out_in,
+)
 from properties.registry import specification
 from properties.strategies import layer_calls
 from properties.strategies.arrays import LAYOUTS
@@ -103,7 +110,8 @@ def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
 
     Five calls of the same values, so that each array comes contiguous, reversed, as columns of a
     wider array, as every other element of one, and transposed. ``layer_vjp`` and ``router_logits``,
-    where offered, are judged on the same arguments.
+    where offered, are judged on the same arguments. A sixth call has one token in place of all, one
+    number for the whole cotangent and one for the norm's weight, all behind strides of 0.
 
     Hypotheses: as in LAY-VALUE, M up to 17, N up to 12; widths all different or all equal.
 
@@ -114,22 +122,25 @@ def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
 
     If it fails: a kernel reads row after row whatever the strides are. Parameters are views where
     projections are fused or tied, or were loaded transposed; where widths are equal, wrong strides
-    do not even crash.
+    do not even crash. The cotangent of a sum or a mean is one number, expanded.
     """
     judged = Judged.of(subject, inputs)
     for way in range(len(LAYOUTS)):
         laid_out_in(judged, way).require(subject, f", layout {way}")
+    expanded(subject, judged).require(subject, " of an expanded token and cotangent")
 
 
 @specification(
     "LAY-CALLS", source="Eq. 11", needs=("layer",), examples=7, drawn=layer_calls.in_a_row()
 )
 def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, SizedInputs]) -> None:
-    """Calls know nothing of each other: each is right, whatever was called before it.
+    """Calls know nothing of each other: each is right, and its result stays as it was returned.
 
     Three layers in a row, forward, backward and the router's logits: the second has the sizes of
     the first and other tokens, parameters, caps, eps and routed_scale, the third other sizes; then
-    the first one once more.
+    the second one once more. The first and the second are given the same memory behind the same
+    views, whose values are changed in between, as an optimiser changes parameters in place. Every
+    array that was returned still has its bits at the end.
 
     Hypotheses: as in LAY-VALUE and LAY-GRAD.
 
@@ -138,10 +149,21 @@ def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, Size
     Legal freedoms: those of LAY-VALUE and LAY-GRAD; plans, buffers and packed parameters may be
     kept, as long as no caller notices.
 
-    If it fails: a module, a graph or packed weights are kept by shape while the parameters or a
-    number of the configuration have changed; gradients are added to those of the call before; or
-    the backward pass works on what another forward pass has saved.
+    If it fails: a module, a graph or packed weights are kept by shape, by address or by object
+    while the parameters or a number of the configuration have changed; gradients are added to those
+    of the call before; the backward pass works on what another forward pass has saved; or the
+    result is the implementation's own buffer, which a later call overwrites.
     """
     layers = [Judged.of(subject, inputs) for inputs in drawn]
-    for place in (0, 1, 2, 0):
-        layers[place].require(subject, f", call {place + 1}")
+    memory = Rewritten(subject, layers[0])
+    kept: list[Kept] = []
+    for number, place in enumerate((0, 1, 2, 1), 1):
+        judged = memory.holding(layers[place]) if place < 2 else layers[place]
+        before = len(subject.case.calls)
+        judged.require(subject, f", call {number}")
+        kept += [
+            Kept.of(call, f"what {call.method} returned in call {number}")
+            for call in subject.case.calls[before:]
+        ]
+    for returned in kept:
+        returned.require_unchanged()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from properties.boundary import arrays_in
+from properties.calls import Call
 from properties.checks import require
 from properties.judgement.experts import ExpertCall, parts
 from properties.protocol import Array, ExpertParameters
@@ -118,9 +119,12 @@ class Kept:
     @classmethod
     def of_last_call(cls, subject: Subject, what: str) -> Kept:
         """What the latest call returned; it passed the checks of its type, shape and dtype."""
-        output = subject.case.calls[-1].output
-        outputs = output if isinstance(output, tuple) else (output,)
-        arrays = [array for part in outputs for array in arrays_in(part)]
+        return cls.of(subject.case.calls[-1], what)
+
+    @classmethod
+    def of(cls, call: Call, what: str) -> Kept:
+        """What that call returned."""
+        arrays = arrays_in(call.output)
         return cls(what, arrays, [array.tobytes() for array in arrays])
 
     def require_unchanged(self) -> None:

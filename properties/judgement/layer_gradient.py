@@ -51,7 +51,12 @@ def selections_of(subject: Subject, call: LayerCall) -> Selections:
 
 
 def silenced(cotangent: Array, selections: Selections) -> Array:
-    """The cotangent (…, D) with 0 for each token that has more than one legal selection."""
+    """The cotangent (…, D) with 0 for each token that has more than one legal selection.
+
+    It is the same array, in its own memory, where no token has.
+    """
+    if selections.clear.all():
+        return cotangent
     clear: Array = selections.clear.reshape((*cotangent.shape[:-1], 1))
     return np.where(clear, cotangent, 0.0)
 

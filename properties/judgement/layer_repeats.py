@@ -1,4 +1,4 @@
-"""What a layer returns, forward and backward, judged in one go; and its arguments laid out anew.
+"""What a layer returns, forward and backward, judged in one go; and its arguments in other memory.
 
 Legend: M tokens, N routed experts, D model width.
 """
@@ -26,7 +26,7 @@ from properties.strategies.arrays import LAYOUTS, laid_out
 from properties.strategies.layer_calls import SizedInputs
 from properties.subject import Subject
 
-__all__ = ["Judged", "digits_left", "laid_out_in"]
+__all__ = ["Judged", "Rewritten", "digits_left", "expanded", "laid_out_in"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,12 @@ class Judged:
             inputs = replace(inputs, layer=layer)
         call = LayerCall.of(subject, inputs.layer)
         largest = float(np.abs(call.x).max(initial=0.0))
-        cotangent, d_x, d_parameters = cotangent_of(subject, inputs.cotangent, largest), None, None
+        return cls.of_call(subject, call, cotangent_of(subject, inputs.cotangent, largest))
+
+    @classmethod
+    def of_call(cls, subject: Subject, call: LayerCall, cotangent: Array) -> Judged:
+        """Of a call and a cotangent in the subject's formats."""
+        d_x, d_parameters = None, None
         if "layer_vjp" in subject.offered:
             selections = selections_of(subject, call)
             cotangent = silenced(cotangent, selections)
@@ -94,6 +99,46 @@ class Judged:
             within(subject, actual, ball, f"d_{name}{what}")
 
 
+class Rewritten:
+    """Layers whose arguments all lie in the same memory, behind the same views.
+
+    The views are read-only and of the formats of storage and routing, so that the implementation
+    is given that memory itself.
+    """
+
+    def __init__(self, subject: Subject, judged: Judged) -> None:
+        """Memory of the shapes of what ``judged`` is given."""
+        self._bias_format, self._format = subject.routing_dtype, subject.storage_dtype
+        self._memory: list[Array] = []
+        self._x, self._cotangent = map(self._view, (judged.call.x, judged.cotangent))
+        self._parameters = self._views(judged.call.parameters)
+
+    def holding(self, judged: Judged) -> Judged:
+        """The same values, written over those of the layer before."""
+        call = judged.call
+        arrays = (array for _, array in named_arrays(call.parameters))
+        for memory, new in zip(self._memory, (call.x, judged.cotangent, *arrays), strict=True):
+            memory[...] = new
+        call = replace(call, x=self._x, parameters=self._parameters)
+        return replace(judged, call=call, cotangent=self._cotangent)
+
+    def _views(self, parameters: Any) -> Any:
+        parts = {part.name: getattr(parameters, part.name) for part in fields(parameters)}
+        return type(parameters)(
+            **{
+                name: self._views(part) if is_dataclass(part) else self._view(part, name)
+                for name, part in parts.items()
+            }
+        )
+
+    def _view(self, values: Array, name: str = "") -> Array:
+        chosen = self._bias_format if name == "e_score_correction_bias" else self._format
+        self._memory.append(np.zeros(values.shape, chosen))
+        view = self._memory[-1].view()
+        view.flags.writeable = False
+        return view
+
+
 def digits_left(subject: Subject) -> float:
     """The unit roundoff of sums, or that of storage where it is coarser than bfloat16's."""
     stored, accumulated = subject.arithmetic.stored, subject.arithmetic.accumulated
@@ -119,3 +164,26 @@ def laid_out_in(judged: Judged, way: int) -> Judged:
     call = judged.call
     call = replace(call, x=turned(call.x), parameters=all_turned(call.parameters))
     return replace(judged, call=call, cotangent=turned(judged.cotangent))
+
+
+def expanded(subject: Subject, judged: Judged) -> Judged:
+    """One token for all of them, one number for the cotangent and one for the norm's weight.
+
+    All of these lie behind strides of 0. The token has one legal selection, where any has; else the
+    cotangent is 0. Its number is the largest size of the former one.
+    """
+    call, clear = judged.call, np.zeros(1, np.bool_)
+    if judged.outputs is not None:
+        clear = judged.outputs.clear
+    row_D = call.x.reshape(-1, call.x.shape[-1])[int(np.argmax(clear))]
+    norm_L = call.parameters.routed_expert_norm
+    call = replace(
+        call,
+        x=np.broadcast_to(row_D, call.x.shape),
+        parameters=replace(
+            call.parameters, routed_expert_norm=np.broadcast_to(norm_L[0], norm_L.shape)
+        ),
+    )
+    size = float(np.max(np.abs(judged.cotangent), initial=0.0)) or 1.0
+    number = size if clear.any() else 0.0
+    return Judged.of_call(subject, call, np.broadcast_to(number, call.x.shape))
