@@ -26,8 +26,8 @@ def test_act_layout(subject: Subject, inputs: MemoryInputs) -> None:
     """Where the numbers lie in memory does not matter: views give what their copies give.
 
     Both results lie within the same radius, so they differ by at most twice that. Where the VJP is
-    offered, the same holds for both gradients, also with the cotangent of a sum, which autograd
-    hands over as a single 1 behind strides of 0.
+    offered, the same holds for both gradients, also with the cotangent of a sum or a mean, which
+    autograd hands over as a single number, a row or a column behind strides of 0.
 
     Hypotheses: gate, up and cotangent of one shape with one axis or more, 0 elements included, as
     views of any strides (0 and negative ones too) on aligned memory: halves of one tensor, by

@@ -49,9 +49,9 @@ def test_act_vjp(subject: Subject, inputs: GradientInputs) -> None:
     the slope: the radius is relative near the origin, and past some 7 caps in float32 it is
     all that is left. The same holds for 1 - sigma.
 
-    Hypotheses: finite gate, up and cotangent of one shape, any strides; gates up to 12 b1 and
-    ups up to 3 b2 and 12 b2, and far beyond both; ±0 and subnormal numbers; caps from 1/4 to 257;
-    cotangents from 1e-45 up to where a gradient would overflow.
+    Hypotheses: finite gate, up and cotangent of one shape, any strides, single elements included;
+    gates up to 12 b1 and ups up to 3 b2 and 12 b2, and far beyond both; ±0 and subnormal numbers;
+    caps from 2^-10 to 2^14; cotangents from 1e-45 up to where a gradient would overflow.
 
     Proof: the product rule, with tanh' = 1 - tanh^2 and sigmoid' = sigmoid (1 - sigmoid).
 

@@ -18,7 +18,7 @@ from properties.strategies.activation_arguments import (
     MemoryInputs,
     OrderInputs,
     RejectInputs,
-    summing,
+    expanded,
 )
 from properties.subject import Subject
 
@@ -52,7 +52,7 @@ def in_memory(subject: Subject, inputs: MemoryInputs) -> Iterator[Compared]:
     yield Compared("situ_glu", handed.result(), _around(copies.result(), radius))
     if "situ_glu_vjp" not in subject.offered:
         return
-    seen = summing(gate.shape, dtype) if inputs.summed else MEMORY["padded rows"](cotangent, up)[0]
+    seen = expanded(cotangent, inputs.expanded)
     copied = GradientCall(copies, _copied(seen))
     found, alone = GradientCall(handed, seen).result(), copied.result()
     for name, value, other, ball in zip(

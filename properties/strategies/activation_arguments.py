@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,14 +19,15 @@ Views = tuple[Array, Array]
 class MemoryInputs:
     """gate, up and cotangent of one shape, and in which memory to hand them over (see ``MEMORY``).
 
-    ``summed`` asks for the cotangent of a plain sum: a single 1, repeated by strides of 0.
+    ``expanded`` says of what the cotangent is made by strides of 0, as that of a mean is: a single
+    number, a row or a column; or of nothing, and its rows lie apart.
     """
 
     gate: Array
     up: Array
     cotangent: Array
     memory: str
-    summed: bool
+    expanded: str
     beta_gate: float
     beta_up: float
 
@@ -62,9 +62,9 @@ def memory_inputs() -> st.SearchStrategy[MemoryInputs]:
         beta_gate, beta_up = betas(rng)
         gate, up, cotangent = rng.uniform(-1.0, 1.0, (3, *of))
         memory = one_of(rng, tuple(MEMORY))
-        summed = bool(rng.random() < 0.5)
+        expanded = EXPANDED[int(8 * rng.random())]
         return MemoryInputs(
-            gate * beta_gate * 3.0, up * beta_up, cotangent, memory, summed, beta_gate, beta_up
+            gate * beta_gate * 3.0, up * beta_up, cotangent, memory, expanded, beta_gate, beta_up
         )
 
     return uniform_seeds().map(seeded)
@@ -181,6 +181,12 @@ MEMORY: Mapping[str, Callable[[Array, Array], Views]] = {
 }
 
 
-def summing(shape_: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """The cotangent of a sum: 1 at every place, in the memory of one."""
-    return np.broadcast_to(np.ones((), dtype), shape_)
+# What a cotangent is expanded from, the commonest first.
+EXPANDED = ("number", "number", "row", "column", *("nothing",) * 4)
+
+
+def expanded(cotangent: Array, of: str) -> Array:
+    """A cotangent made of its first number, row or column, or as it is, its rows apart."""
+    last = cotangent.ndim - 1
+    axes = {"number": tuple(range(cotangent.ndim)), "row": (0,), "column": (last,)}
+    return _repeated(cotangent, axes[of]) if of in axes else _padded_rows(cotangent)

@@ -30,6 +30,12 @@ from properties.strategies.optimality import uniform_seeds
 _READABLE_SEEDS = 2**21
 _SINGLE_SEEDS = 2**10
 
+# Exponents of caps, and of those beyond any that a model is known to have.
+CAPS, FAR_CAPS = (-2.0, 8.0), (-10.0, 14.0)
+
+# Shapes of as many rows as columns, and those of a single element.
+_SQUARES = ((7, 7), (7, 7), (1, 1), (1, 1, 1))
+
 _REGIONS = ("across", "inside", "saturating", "any size", "edges")
 _MOST_EDGES = 96
 _INTEGERS = 4
@@ -72,7 +78,7 @@ class LinearInputs:
 
 
 def forward_inputs(*, infinite: bool = False) -> st.SearchStrategy[ActivationInputs]:
-    """gate and up by region, with caps of the list or any from 1/4 to 256.
+    """gate and up by region, with caps of the list or any others.
 
     infinite: whether infinities are among the numbers.
     """
@@ -140,10 +146,11 @@ def one_of(rng: np.random.Generator, items: Sequence[Item]) -> Item:
 
 
 def betas(rng: np.random.Generator) -> tuple[float, float]:
-    """Half of the time a pair of the list, else any two caps from 1/4 to 256."""
-    if rng.random() < 0.5:
+    """Half of the time a pair of the list, else any two caps: from 1/4 to 256, or far off."""
+    kind = rng.random()
+    if kind < 0.5:
         return one_of(rng, BETAS)
-    gate, up = 2.0 ** rng.uniform(-2.0, 8.0, 2)
+    gate, up = 2.0 ** rng.uniform(*(FAR_CAPS if kind < 0.65 else CAPS), 2)
     return float(gate), float(up)
 
 
@@ -153,7 +160,7 @@ def shape(rng: np.random.Generator) -> tuple[int, ...]:
     if kind == "row":
         return (int(rng.integers(1, 71)),)
     if kind == "square":
-        return (7, 7)
+        return one_of(rng, _SQUARES)
     if kind == "long":
         return one_of(rng, ((131, 3), (3, 131), (2, 1, 3, 5)))
     if kind == "large":
