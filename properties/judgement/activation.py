@@ -72,8 +72,9 @@ class Call(NamedTuple):
     def bound(self) -> float | None:
         """The product of the caps, rounded to compute and then to storage; None if too large."""
         arithmetic = self.subject.arithmetic
-        product = arithmetic.computed.rounded(np.array(self.beta_gate * self.beta_up))
-        bound = float(arithmetic.stored.rounded(product))
+        with np.errstate(over="ignore"):
+            product = arithmetic.computed.rounded(np.array(self.beta_gate * self.beta_up))
+            bound = float(arithmetic.stored.rounded(product))
         return bound if np.isfinite(bound) else None
 
     def result(self) -> Array:
