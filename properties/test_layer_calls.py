@@ -111,7 +111,8 @@ def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
     Five calls of the same values, so that each array comes contiguous, reversed, as columns of a
     wider array, as every other element of one, and transposed. ``layer_vjp`` and ``router_logits``,
     where offered, are judged on the same arguments. A sixth call has one token in place of all, one
-    number for the whole cotangent and one for the norm's weight, all behind strides of 0.
+    number for the norm's weight, and a cotangent of one number, row or column, all repeated by
+    strides of 0.
 
     Hypotheses: as in LAY-VALUE, M up to 17, N up to 12; widths all different or all equal.
 

@@ -167,10 +167,11 @@ def laid_out_in(judged: Judged, way: int) -> Judged:
 
 
 def expanded(subject: Subject, judged: Judged) -> Judged:
-    """One token for all of them, one number for the cotangent and one for the norm's weight.
+    """One token for all of them, one number for the norm's weight, and a cotangent of few numbers.
 
-    All of these lie behind strides of 0. The token has one legal selection, where any has; else the
-    cotangent is 0. Its number is the largest size of the former one.
+    The others are repeated by strides of 0. The cotangent is that of a loss that weighs all
+    numbers, all tokens or all columns alike: a number, a row or a column, as it comes with the
+    number of tokens. The token has one legal selection, where any has; else the cotangent is 0.
     """
     call, clear = judged.call, np.zeros(1, np.bool_)
     if judged.outputs is not None:
@@ -184,6 +185,18 @@ def expanded(subject: Subject, judged: Judged) -> Judged:
             call.parameters, routed_expert_norm=np.broadcast_to(norm_L[0], norm_L.shape)
         ),
     )
-    size = float(np.max(np.abs(judged.cotangent), initial=0.0)) or 1.0
-    number = size if clear.any() else 0.0
-    return Judged.of_call(subject, call, np.broadcast_to(number, call.x.shape))
+    few = _few_numbers(judged.cotangent) if clear.any() else np.zeros(())
+    return Judged.of_call(subject, call, np.broadcast_to(few, call.x.shape))
+
+
+def _few_numbers(cotangent: Array) -> Array:
+    """The largest number, the row or the column of it: the kinds follow each other as M grows."""
+    rows_MD = cotangent.reshape(-1, cotangent.shape[-1])
+    size_MD = np.abs(rows_MD)
+    row, column = np.unravel_index(int(np.argmax(size_MD)), size_MD.shape)
+    kinds: tuple[Array, ...] = (
+        size_MD[row, column],
+        rows_MD[row],
+        cotangent[..., column : column + 1],
+    )
+    return kinds[len(rows_MD) % len(kinds)]

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from ml_dtypes import bfloat16
+
+from impl_torch.adapter import BFloat16
 from properties.protocol import Array
 from properties.reference import Reference
 
@@ -35,16 +39,15 @@ class BackwardCapsFromATenth(Reference):
         return super().situ_glu_vjp(gate, up, cotangent, **higher)
 
 
-class BackwardCapsOfThreeDigits(Reference):
-    """The backward pass reads caps of three digits."""
+class BackwardCapsInBFloat16(BFloat16):
+    """The backward pass of bfloat16 tensors takes caps that a module's cast has rounded as well."""
 
     killed_by = "ACT-VJP"
+    name = "mutant"
 
-    def situ_glu_vjp(
-        self, gate: Array, up: Array, cotangent: Array, **caps: float
-    ) -> tuple[Array, Array]:
-        digits = {name: float(f"{cap:.3g}") for name, cap in caps.items()}
-        return super().situ_glu_vjp(gate, up, cotangent, **digits)
+    def situ_glu_vjp(self, gate: Array, up: Array, cotangent: Array, **caps: float) -> Any:
+        cast = {name: float(np.array(cap).astype(bfloat16)) for name, cap in caps.items()}
+        return self._situ_glu_vjp(gate, up, cotangent, **cast)
 
 
 class ExpandedCotangentIsOne(Reference):

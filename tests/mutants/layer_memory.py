@@ -33,6 +33,28 @@ class ExpandedCotangentReadFlat(Reference):
         return super().layer_vjp(x, parameters, first_only(cotangent), config=config)
 
 
+class ExpandedRowReadFlat(Reference):
+    """Of a cotangent that repeats one row, the rows after the first are read as 0."""
+
+    killed_by = "LAY-LAYOUT"
+
+    def layer_vjp(self, x: Array, parameters: Any, cotangent: Array, *, config: Any) -> Any:
+        if cotangent.ndim == 2 and cotangent.strides[1] and cotangent.strides[0] == 0:
+            cotangent = np.concatenate((cotangent[:1], np.zeros_like(cotangent[1:])))
+        return super().layer_vjp(x, parameters, cotangent, config=config)
+
+
+class ExpandedColumnReadFlat(Reference):
+    """A cotangent of one column is read as if each of its numbers lay in memory."""
+
+    killed_by = "LAY-LAYOUT"
+
+    def layer_vjp(self, x: Array, parameters: Any, cotangent: Array, *, config: Any) -> Any:
+        if cotangent.ndim == 2 and cotangent.strides[0] and cotangent.strides[1] == 0:
+            cotangent = np.resize(cotangent[:, 0], cotangent.shape)
+        return super().layer_vjp(x, parameters, cotangent, config=config)
+
+
 class ExpandedTokensReadFlat(Reference):
     """One token in place of several is the first of them, and the others are 0."""
 
