@@ -49,8 +49,9 @@ def test_lay_parallel(subject: Subject, drawn: ParallelLayer) -> None:
     token: NaN, +inf or -inf in all of its x and of its cotangent. Outputs and d_x of every other
     token, of its rank and of the others, are what they were.
 
-    Hypotheses: those of LAY-VALUE and LAY-GRAD, tokens along one axis; 2 and 4 ranks arranged as in
-    DSP-PARALLEL. A third of the cases is of amplitude 1e-2 to 1e-4, where eps carries the norm.
+    Hypotheses: those of LAY-VALUE and LAY-GRAD, each rank's tokens along one axis, in half of the
+    cases behind one of length 1; 2 and 4 ranks arranged as in DSP-PARALLEL. A third of the cases is
+    of amplitude 1e-2 to 1e-4, where eps carries the norm.
 
     Source and proof: Eq. 11 treats tokens one by one. The norm acts on u, the sum over all chosen
     experts: it is not linear, so that norms of the parts that ranks hold do not add up to it.
@@ -68,7 +69,7 @@ def test_lay_parallel(subject: Subject, drawn: ParallelLayer) -> None:
     call = LayerCall.of(subject, drawn.inputs.layer)
     call = replace(call, x=call.x.reshape(-1, call.x.shape[-1]))
     cotangent = cotangent_of(subject, drawn.inputs.cotangent).reshape(call.x.shape)
-    judged = _Judged(subject, call, cotangent, drawn.bad)
+    judged = _Judged(subject, call, cotangent, drawn)
     for world in subject.worlds:
         split = division(subject, drawn.seed, len(call.x), world)
         programs = [judged.program(split, rank) for rank in range(world)]
@@ -79,10 +80,10 @@ class _Judged:
     """One call of the layer in one process, and what ranks may make of it."""
 
     def __init__(
-        self, subject: Subject, call: LayerCall, cotangent: Array, bad: BadToken | None
+        self, subject: Subject, call: LayerCall, cotangent: Array, drawn: ParallelLayer
     ) -> None:
         self._subject, self._call, self._cotangent = subject, call, cotangent
-        self._bad = bad
+        self._bad, self._batched = drawn.bad, drawn.batched
         selections = selections_of(subject, call)
         self._clear = bool(selections.clear.all())
         self._output = call.legal(subject) if "layer" in subject.offered else None
@@ -117,7 +118,7 @@ class _Judged:
             program.call(
                 "layer",
                 answer=f"layer{which}",
-                x=x,
+                x=self._as_given(x),
                 parameters=call.parameters,
                 config=call.config,
                 training=call.training,
@@ -129,11 +130,15 @@ class _Judged:
         program.call(
             "layer_vjp",
             answer=answer,
-            x=x,
+            x=self._as_given(x),
             parameters=self._call.parameters,
-            cotangent=cotangent,
+            cotangent=self._as_given(cotangent),
             config=self._call.config,
         )
+
+    def _as_given(self, values: Array) -> Array:
+        """A rank's rows (M, D), or a batch (1, M, D) of them."""
+        return values[None] if self._batched else values
 
     def judge(self, answers: list[dict[str, Any]], split: Split) -> None:
         """Require every rank's rows, and the sum of all ranks' gradients."""
@@ -158,8 +163,8 @@ class _Judged:
     def _rows(
         self, found: list[Array], legal: Any, split: Split, what: str, without: int | None
     ) -> None:
-        for rank, actual in enumerate(found):
-            rows = split.own(rank)
+        for rank, returned in enumerate(found):
+            rows, actual = split.own(rank), returned.reshape(-1, returned.shape[-1])
             judged = np.ones(rows.shape, bool) if without is None else rows != without
             everyone = np.array(legal.single().value)
             everyone[rows[judged]] = actual[judged]

@@ -158,6 +158,11 @@ class ParallelLayer:
     seed: int
     bad: BadToken | None = None
 
+    @property
+    def batched(self) -> bool:
+        """Whether each rank is given its tokens as a batch of one sequence."""
+        return self.seed // 4 % 2 == 1
+
 
 def rounds() -> st.SearchStrategy[RoundsInputs]:
     """Two batches of one balancer, with ties, masks and hot experts, tokens perhaps none."""

@@ -64,7 +64,7 @@ class LayerKeptInTheGraph(LayerInParts):
     killed_by = "LAY-PARALLEL"
 
     def layer(self, x: Array, *call: Any, **options: Any) -> Array:
-        (everyone,), _ = self.gathered(x)
+        (everyone,), _ = self.gathered(x.reshape(-1, x.shape[-1]))
         return super().layer(x, *call, **options) + _nothing(self, everyone)
 
 

@@ -132,6 +132,33 @@ class RoomFor64TokensInTheLayer(LayerInParts):
         return super().normed_sum(kept, parameters, config)
 
 
+class BatchesAreTokens(LayerInParts):
+    """A rank with several sequences or one takes their number for that of its tokens."""
+
+    killed_by = "LAY-PARALLEL"
+
+    def layer(
+        self, x: Array, parameters: LayerParameters, *, config: LayerConfig, training: bool = False
+    ) -> Array:
+        y = np.array(super().layer(x, parameters, config=config, training=training))
+        if self.size > 1 and x.ndim > 2:
+            y.reshape(-1, x.shape[-1])[len(x) :] = 0.0
+        return y
+
+
+class BatchOfOneSqueezedOnRanks(LayerInParts):
+    """On several ranks a batch of one sequence comes back without its axis."""
+
+    killed_by = "LAY-PARALLEL"
+    verdict = "adapter error"
+
+    def layer(
+        self, x: Array, parameters: LayerParameters, *, config: LayerConfig, training: bool = False
+    ) -> Array:
+        y = super().layer(x, parameters, config=config, training=training)
+        return y[0] if self.size > 1 and y.ndim > 2 and len(y) == 1 else y
+
+
 class SlotsBeyond256Dropped(Dispatched):
     """A rank's experts take 256 slots of tokens, in the order of the batch, and no more."""
 

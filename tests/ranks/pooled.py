@@ -137,15 +137,17 @@ class Pooled(Reference):
     def layer(
         self, x: Array, parameters: LayerParameters, *, config: LayerConfig, training: bool = False
     ) -> Array:
-        (x,), own = self.gathered(x)
-        return super().layer(x, parameters, config=config, training=training)[own]
+        shape = x.shape
+        (x_MD,), own = self.gathered(x.reshape(-1, shape[-1]))
+        return super().layer(x_MD, parameters, config=config, training=training)[own].reshape(shape)
 
     def layer_vjp(
         self, x: Array, parameters: LayerParameters, cotangent: Array, *, config: LayerConfig
     ) -> tuple[Array, LayerParameters]:
-        (x, cotangent), own = self.gathered(x, cotangent)
+        shape, flat = x.shape, (-1, x.shape[-1])
+        (x, cotangent), own = self.gathered(x.reshape(flat), cotangent.reshape(flat))
         d_x, d_parameters = super().layer_vjp(x, parameters, cotangent, config=config)
-        return d_x[own], self.once(d_parameters)
+        return d_x[own].reshape(shape), self.once(d_parameters)
 
 
 def mapped(function: Callable[[Array], Array], parameters: Any) -> Any:
