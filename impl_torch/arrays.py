@@ -92,15 +92,15 @@ def nan_memory() -> Iterator[None]:
     That is a part of torch's deterministic mode, which is on meanwhile; an operation that has no
     deterministic form runs as ever.
     """
-    before = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*deterministic")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Not use_deterministic_algorithms, which imports the compiler: 1.6 seconds.
+        torch.set_deterministic_debug_mode("warn")
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(before, warn_only=warned)
+            torch.set_deterministic_debug_mode(before)
 
 
 def _packed(array: Array) -> Tensor:
