@@ -141,8 +141,8 @@ def test_dsp_calls(
     """Calls know nothing of each other: each is right, and its result stays as it was returned.
 
     Three calls in a row, forward and backward: the second has the sizes of the first and other
-    values throughout, the third other sizes; then the first one once more. The first and the second
-    are given the same memory behind the same views, whose values are changed in between, as an
+    values throughout, and is made twice; the third has other sizes. The first and the second are
+    given the same memory behind the same views, whose values are changed in between, as an
     optimiser changes parameters in place. Every array that was returned still has its bits at the
     end.
 
@@ -164,13 +164,13 @@ def test_dsp_calls(
     expected_gradients = [call.expected_gradients() for call in calls] if backward else []
     memory = Rewritten(calls[0])
     kept = []
-    for place in (0, 1, 2, 0):
+    for number, place in enumerate((0, 1, 1, 2), 1):
         call = memory.holding(calls[place]) if place < 2 else calls[place]
-        within(subject, call.result(), expected[place], f"experts, call {place + 1}")
-        kept.append(Kept.of_last_call(subject, f"the result of call {place + 1}"))
+        within(subject, call.result(), expected[place], f"experts, call {number}")
+        kept.append(Kept.of_last_call(subject, f"the result of call {number}"))
         if backward:
             gradients = call.gradients()
-            kept.append(Kept.of_last_call(subject, f"the gradients of call {place + 1}"))
-            all_within(subject, gradients, expected_gradients[place], f", call {place + 1}")
+            kept.append(Kept.of_last_call(subject, f"the gradients of call {number}"))
+            all_within(subject, gradients, expected_gradients[place], f", call {number}")
     for returned in kept:
         returned.require_unchanged()

@@ -138,10 +138,10 @@ def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, Size
     """Calls know nothing of each other: each is right, and its result stays as it was returned.
 
     Three layers in a row, forward, backward and the router's logits: the second has the sizes of
-    the first and other tokens, parameters, caps, eps and routed_scale, the third other sizes; then
-    the second one once more. The first and the second are given the same memory behind the same
-    views, whose values are changed in between, as an optimiser changes parameters in place. Every
-    array that was returned still has its bits at the end.
+    the first and other tokens, parameters, caps, eps and routed_scale, and is called twice; the
+    third has other sizes. The first and the second are given the same memory behind the same views,
+    whose values are changed in between, as an optimiser changes parameters in place. Every array
+    that was returned still has its bits at the end.
 
     Hypotheses: as in LAY-VALUE and LAY-GRAD.
 
@@ -158,7 +158,7 @@ def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, Size
     layers = [Judged.of(subject, inputs) for inputs in drawn]
     memory = Rewritten(subject, layers[0])
     kept: list[Kept] = []
-    for number, place in enumerate((0, 1, 2, 1), 1):
+    for number, place in enumerate((0, 1, 1, 2), 1):
         judged = memory.holding(layers[place]) if place < 2 else layers[place]
         before = len(subject.case.calls)
         judged.require(subject, f", call {number}")

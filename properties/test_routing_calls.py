@@ -67,8 +67,8 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
 
     Two batches of one size are routed, with and without groups, one after the other in the same
     memory, as a bias is updated in place; then comes the backward pass of the first and that of the
-    second; then a batch of another size, both ways; then the first one once more. Every array that
-    was returned still has its bits at the end. Memory is poisoned with NaN before one of the last
+    second; then the second once more, both ways, and a batch of another size. Every array that was
+    returned still has its bits at the end. Memory is poisoned with NaN before one of the last
     calls, now of one method and now of another, where ``poison`` is offered.
 
     Hypotheses: those of RTR-VALID, RTR-GROUPS and RTR-GRAD with a finite bias, for whichever
@@ -88,8 +88,8 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
     for backward in (False, True):
         for call in (first, second):
             sequence.make(call, memory, backward=backward)
-    poisoned = METHODS[first.top_k % len(METHODS)]
-    for call, lies, before in ((other, elsewhere, ""), (first, memory, poisoned)):
+    poisoned = METHODS[second.top_k % len(METHODS)]
+    for call, lies, before in ((second, memory, poisoned), (other, elsewhere, "")):
         for backward in (False, True):
             sequence.make(call, lies, backward=backward, poisoned=before)
     for returned in sequence.kept:

@@ -272,3 +272,17 @@ class RowsOfALargerCall(Reference):
             out = out + np.resize(before, out.shape)
         self.scratch = out
         return out
+
+
+class OutputInTwoBuffers(OutputInOneBuffer):
+    """The result lies in one of two buffers, which calls take in turn."""
+
+    killed_by = "DSP-CALLS"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: dict[tuple[int, ...], Array] = {}
+
+    def experts(self, *args: Any, **betas: float) -> Array:
+        self.buffers, self.others = self.others, self.buffers
+        return super().experts(*args, **betas)
