@@ -26,13 +26,14 @@ from properties.subject import Subject
     inputs=sized.at_size(8),
 )
 def test_dsp_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
-    """DSP-DENSE beyond the size of a tile: up to 32,800 tokens, widths to 640, up to 24 slots.
+    """DSP-DENSE beyond the size of a tile: up to 32,800 tokens, widths to 1100, up to 24 slots.
 
     Hypotheses: in each case, eight calls with M around 64, 128 and 256, widths around 32, 64 and
     128, by one more or less and at other numbers that no power of two divides; N from 1 to 33, K up
-    to 17; five with widths of 64, 128, 192 and 640; and nine longer ones: M up to 32,800, N up to
-    896, K = 24, H = 270, 128 and 2,100 tokens at one expert, 140 experts all busy; amplitudes 1 and
-    0.1. Everything else as in DSP-DENSE.
+    to 17; five with widths of 64, 128, 192 and 640; eleven longer ones: M up to 32,800, N up to 896
+    and of 256, K = 24, H = 270, 128 and 2,100 tokens at one expert, 144 experts all busy, the last
+    expert always, M, L and H all beyond 128; amplitudes 1 and 0.1; and two, L = 1088 and H = 1100,
+    all of whose factors are positive. Everything else as in DSP-DENSE.
 
     Legal freedoms: those of DSP-DENSE.
 
@@ -40,8 +41,8 @@ def test_dsp_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
     chunks of tokens. The rows after the last full one are missing or computed twice, or the last
     one where all are full; a chunk starts anew where it should go on; an inner dimension is cut
     down to a multiple of 8, 16 or 128; the path for aligned widths is another function; a table of
-    slots has eight places, one of experts 128 or 768; ids end at 511, slots at 65,535; or an
-    expert's capacity is reached.
+    slots has eight places, one of experts 128 or 768; ids end at 254 or 511, slots at 65,535; an
+    inner dimension is split in two; or an expert's capacity is reached.
     """
     for one in inputs:
         call = ExpertCall.of(subject, one)

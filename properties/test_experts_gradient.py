@@ -64,21 +64,23 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     "DSP-GRAD-SIZES",
     source="Eq. 11, 12",
     needs=("experts_vjp",),
-    examples=2,
+    examples=1,
     inputs=sized.at_size(3),
 )
 def test_dsp_grad_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:
-    """DSP-GRAD beyond the size of a tile: up to 32,800 tokens, widths to 640, up to 24 slots.
+    """DSP-GRAD beyond the size of a tile: up to 32,800 tokens, widths to 1100, up to 24 slots.
 
     Hypotheses: M, N, K and the widths as in DSP-SIZES, with three calls about the size of a tile;
-    amplitudes 1 and 0.1; everything else as in DSP-GRAD.
+    amplitudes 1 and 0.1, and all factors positive at the widths of 1088 and 1100; everything else
+    as in DSP-GRAD.
 
     Legal freedoms: those of DSP-GRAD.
 
     If it fails while DSP-GRAD holds: the rows after the last full tile have no gradient, or those
-    of the last full one; a partial sum over chunks of tokens replaces the one before; slots or busy
-    experts beyond a fixed number are dropped; or gradients of gate and up change places on the path
-    for aligned widths.
+    of the last full one; tiles off the diagonal are stored in each other's place; a partial sum
+    over chunks of tokens replaces the one before; d_weights are added up over the width in storage;
+    slots or busy experts beyond a fixed number are dropped; or gradients of gate and up change
+    places on the path for aligned widths.
     """
     for one in inputs:
         call = ExpertCall.of(subject, one)

@@ -28,7 +28,7 @@ def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
 
     ``layer_vjp``, where offered, is judged on the same inputs, as in LAY-GRAD.
 
-    Hypotheses: as in LAY-VALUE; one layer each of 15 sizes, M from 1 to 2112, N to 600, K to 17, S
+    Hypotheses: as in LAY-VALUE; one layer each of 18 sizes, M from 1 to 2112, N to 600, K to 17, S
     to 5, widths from 2 to 192. Most widths are no multiple of 4; of the others three layers have
     widths all multiples of 16, of 64, and of 64 and 128. 64 and 128 experts are among them, and an
     expert with 2112 tokens, which is 33 times 64; amplitudes 0.1, 1 and 10. In an accumulate format

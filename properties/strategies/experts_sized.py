@@ -13,12 +13,13 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from properties.strategies.experts import ExpertInputs, Sizes
+from properties.protocol import Array, ExpertParameters
+from properties.strategies.experts import ExpertInputs, Sizes, chosen_ids
 from properties.strategies.experts_seeded import by_size, drawn_at, ranked
 from properties.strategies.optimality import uniform_seeds
 from properties.strategies.shapes import SEEDS
 
-__all__ = ["ALIGNED", "LONGER", "LONG_SIZES", "as_long_as_a_tile", "at_size"]
+__all__ = ["ALIGNED", "LONGER", "LONG_SIZES", "SPLIT", "as_long_as_a_tile", "at_size"]
 
 SCALES = (1.0, 1.0, 0.1)
 
@@ -44,18 +45,26 @@ LONG_SIZES = by_size(
 
 # Both widths multiples of 64, by way of 128 and not; and one inner dimension of many tiles.
 ALIGNED = tuple(
-    Sizes(3, 2, 1, *widths) for widths in ((64, 64), (128, 128), (192, 64), (64, 192), (640, 4))
+    Sizes(3, 2, slots, *widths)
+    for slots, widths in zip(
+        (1, 1, 1, 1, 2), ((64, 64), (128, 128), (192, 64), (64, 192), (640, 4)), strict=True
+    )
 )
 
 # Beyond 512 tokens, 512 experts, 256 hidden units and 17 slots; more tiles than a group of them;
 # two of them exactly full; more slots than a block sorts, or 16 bits number; more tokens than
-# float16 counts; more busy experts than multiprocessors, and more experts than three a thread.
+# float16 counts; more busy experts than multiprocessors, beside more tokens than 16, and more
+# experts than three a thread; as many as bytes number; second tiles in all three directions.
 LONGER = (
     *(Sizes(1030, 2, 1, 5, 3), Sizes(9, 20, 18, 5, 270)),
     *(Sizes(577, 1, 1, 3, 70), Sizes(128, 1, 1, 3, 2), Sizes(150, 64, 8, 3, 2)),
     *(Sizes(32800, 3, 2, 1, 1), Sizes(2100, 1, 1, 3, 2)),
-    *(Sizes(9, 140, 16, 2, 2), Sizes(2, 896, 24, 2, 2)),
+    *(Sizes(18, 144, 9, 2, 2), Sizes(2, 896, 24, 2, 2)),
+    *(Sizes(17, 256, 2, 3, 2), Sizes(130, 1, 1, 136, 144)),
 )
+
+# Sums so long that they are split; of one sign, which shows in what format they are added up.
+SPLIT = (Sizes(3, 2, 2, 1088, 3), Sizes(2, 1, 1, 3, 1100))
 
 # So many experts may be busy without all of them being so.
 MANY_BUSY = 128
@@ -79,7 +88,7 @@ def as_long_as_a_tile(fewest_slots: int = 1) -> st.SearchStrategy[ExpertInputs]:
 
 
 def at_size(long: int) -> st.SearchStrategy[tuple[ExpertInputs, ...]]:
-    """One call of each aligned and each longer size, and ``long`` of those about a tile.
+    """One call of each aligned, longer and split size, and ``long`` of those about a tile.
 
     The sizes about a tile are drawn from as many parts of their table, small and large ones alike.
     """
@@ -89,16 +98,42 @@ def at_size(long: int) -> st.SearchStrategy[tuple[ExpertInputs, ...]]:
         each = (
             _all_busy(rng, drawn_at(rng, sizes, SCALES, ("any",))) for sizes in (*ALIGNED, *LONGER)
         )
+        split = (_of_one_sign(rng, sizes) for sizes in SPLIT)
         ranks = (np.arange(long) + rng.random(long)) * (SEEDS / long)
-        return *each, *(drawn_at(rng, ranked(int(at), LONG_SIZES), SCALES) for at in ranks)
+        return *each, *split, *(drawn_at(rng, ranked(int(at), LONG_SIZES), SCALES) for at in ranks)
 
     return uniform_seeds().map(seeded)
 
 
 def _all_busy(rng: np.random.Generator, inputs: ExpertInputs) -> ExpertInputs:
-    """Where a table of 128 busy experts would be too short, every expert has a token."""
+    """The last expert has a token; so has every other one where a table of 128 is too short."""
     experts, slots = len(inputs.parameters.gate_proj), inputs.expert_ids.size
-    if not MANY_BUSY < experts <= slots:
-        return inputs
-    ids = rng.permutation(experts)[np.arange(slots) % experts]
-    return replace(inputs, expert_ids=ids.reshape(inputs.expert_ids.shape))
+    ids = np.array(inputs.expert_ids)
+    if MANY_BUSY < experts <= slots:
+        ids = (rng.permutation(experts)[np.arange(slots) % experts]).reshape(ids.shape)
+    elif experts - 1 not in ids:
+        ids[0, 0] = experts - 1
+    return replace(inputs, expert_ids=ids)
+
+
+def _of_one_sign(rng: np.random.Generator, sizes: Sizes) -> ExpertInputs:
+    """No sum cancels, and no activation is near its caps."""
+    m, n, k, latent, hidden = sizes
+
+    def positive(*shape: int) -> Array:
+        return rng.uniform(0.5, 1.0, shape)
+
+    into, out = (n, hidden, latent), (n, latent, hidden)
+    return ExpertInputs(
+        x=positive(m, latent) / np.sqrt(latent),
+        expert_ids=chosen_ids(rng, sizes, "any"),
+        weights=positive(m, k),
+        parameters=ExpertParameters(
+            gate_proj=positive(*into) / np.sqrt(latent),
+            up_proj=positive(*into) / np.sqrt(latent),
+            down_proj=positive(*out) / np.sqrt(hidden),
+        ),
+        beta_gate=4.0,
+        beta_up=25.0,
+        cotangent=positive(m, latent),
+    )

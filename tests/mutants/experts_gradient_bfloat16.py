@@ -51,6 +51,41 @@ class GradientOfDownInBFloat16(Rounded):
         return torch.cat(rows) if rows else forward(x, expert_ids, weights, parameters, **betas)
 
 
+class _Weighed(Function):
+    """Rows times weights, whose gradient is added up over the columns in bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weights)
+        return (rows.float() * weights[:, None]).to(rows.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        rows, weights = ctx.saved_tensors
+        total = torch.zeros_like(rows[:, 0])
+        for column in (cotangent * rows).unbind(1):
+            total = total + column
+        return (cotangent.float() * weights[:, None]).to(rows.dtype), total.to(weights.dtype)
+
+
+class GradientOfWeightsInBFloat16(Rounded):
+    """d_weights, a product of output and cotangent, is added up in bfloat16."""
+
+    killed_by = "DSP-GRAD-SIZES"
+
+    def experts_forward(
+        self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any, **betas: float
+    ) -> Tensor:
+        forward = super(Rounded, self).experts_forward
+        slots = [
+            _Weighed.apply(
+                forward(x, ids[:, None], torch.ones_like(weights[:, :1]), parameters, **betas), own
+            ).float()
+            for ids, own in zip(expert_ids.unbind(1), weights.unbind(1), strict=True)
+        ]
+        return torch.stack(slots).sum(0).to(x.dtype)
+
+
 class _Float8OnTheWayBack(Function):
     """The identity; its gradient is rounded to float8 on the way back."""
 
