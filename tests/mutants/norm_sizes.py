@@ -57,10 +57,10 @@ class OneStrideForAllRows(Reference):
     killed_by = "NRM-AXES"
 
     def rms_norm(self, x: Array, weight: Array, *, eps: float) -> Array:
-        return super().rms_norm(_by_one_stride(x), weight, eps=eps)
+        return super().rms_norm(by_one_stride(x), weight, eps=eps)
 
 
-def _by_one_stride(x: Array) -> Array:
+def by_one_stride(x: Array) -> Array:
     """What a kernel reads that walks all rows by one stride, inside the buffer."""
     if x.ndim < 3 or not x.size or x.strides[-1] != x.itemsize or min(x.strides) <= 0:
         return x
