@@ -40,7 +40,7 @@ def test_act_sizes(subject: Subject, drawn: tuple[GradientInputs, ...]) -> None:
 
 
 @specification(
-    "ACT-AXES", source="Eq. 12", any_of=METHODS, examples=3, drawn=activation_sizes.behind_axes()
+    "ACT-AXES", source="Eq. 12", any_of=METHODS, examples=1, drawn=activation_sizes.behind_axes()
 )
 def test_act_axes(subject: Subject, drawn: tuple[tuple[str, GradientInputs], ...]) -> None:
     """Elements are read where they lie, though the axes before the last do not merge into one.

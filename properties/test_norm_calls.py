@@ -66,7 +66,7 @@ def test_nrm_axes(subject: Subject, drawn: tuple[tuple[str, NormInputs], ...]) -
 
 
 @specification(
-    "NRM-CALLS", source="Eq. 11", needs=("rms_norm",), examples=8, drawn=norm_sizes.in_a_row()
+    "NRM-CALLS", source="Eq. 11", needs=("rms_norm",), examples=4, drawn=norm_sizes.in_a_row()
 )
 def test_nrm_calls(subject: Subject, drawn: tuple[NormInputs, NormInputs, NormInputs]) -> None:
     """Calls know nothing of each other: each is right, and its result stays as it was returned.
