@@ -18,6 +18,7 @@ from lp_oracle import (
     exact,
     expert_interval,
     expert_step,
+    expert_subgradient,
     solve_linprog,
     token_interval,
     token_step,
@@ -76,12 +77,27 @@ def test_bad_problem(
         (lambda: expert_interval(SCORES, [[0, 0]], 1), r"token_multipliers has shape \(1, 2\)"),
         (lambda: certify_routing(SCORES, [0, -np.inf], 1), r"bias\[\(1,\)\] is -inf"),
         (lambda: certify(SCORES, 1, np.eye(3), [0, 0], [0, 0]), r"assignment has shape \(3, 3\)"),
+        (lambda: certify(SCORES, 1, np.eye(2), [0], [0, 0]), r"token_multipliers has shape \(1,\)"),
+        (
+            lambda: certify(SCORES, 1, np.eye(2), [0, 0], [0]),
+            r"expert_multipliers has shape \(1,\)",
+        ),
+        (
+            lambda: certify(SCORES, 1, np.eye(2), [0, 0], [0, 0], bound_multipliers=[0]),
+            r"bound_multipliers has shape \(1,\)",
+        ),
+        (lambda: token_step(SCORES, [0], 1, rule="k"), r"expert_multipliers has shape \(1,\)"),
+        (lambda: expert_step(SCORES, [0], 1, rule="q"), r"token_multipliers has shape \(1,\)"),
+        (
+            lambda: expert_subgradient(SCORES, [0, np.inf], [0, 0], 1),
+            r"token_multipliers\[\(1,\)\] is inf",
+        ),
         (lambda: coordinate_descent(SCORES, 1, start=[0.0]), r"start has shape \(1,\)"),
         (lambda: coordinate_descent(SCORES, 1, rounds=-1), r"rounds = -1 must not be negative"),
     ],
 )
 def test_bad_vectors_and_counts(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{message}"):
         call()
 
 

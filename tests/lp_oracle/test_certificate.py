@@ -209,3 +209,36 @@ def test_prints_every_condition() -> None:
     assert "rows: 0 (tolerance 0, radius 0) holds" in text
     names = [field.name for field in dataclasses.fields(Certificate)][:6]
     assert [line.split(":")[0].replace(" ", "_") for line in text.splitlines()[1:]] == names
+
+
+def test_tolerances_are_those_of_the_rule() -> None:
+    """t = 2^-4, sigma = 4, W = 3: an edge may be off by t (1 + 2t) (sigma + W) = 63 / 128.
+
+    The largest multiplier of a bound is v = alpha + beta - s = 3 at the edge (0, 1).
+    """
+    t, edge = 2.0**-4, 63 / 128
+    found = certify([[3, 1], [1, 3]], 1, np.eye(2), [1, -1], [0, 3], solver_tolerance=t, scale=4.0)
+    assert [residual.tolerance for residual in found.residuals[:5]] == [t, t, t, 4 * t, edge]
+    assert found.gap.tolerance == t * (2 + 3) + 4 * edge
+    unscaled = certify([[3, 1], [1, 3]], 1, np.eye(2), [1, -1], [0, 3], solver_tolerance=t)
+    assert unscaled.dual_feasibility.tolerance == t
+
+
+def test_a_solution_is_judged_at_the_scale_it_was_solved_at() -> None:
+    solution = solve_linprog([[9, 0], [0, 9]], 1)
+    assert solution.scale == 16.0
+    found = certify_solution([[9, 0], [0, 9]], 1, solution)
+    assert found.dual_feasibility.tolerance == 16 * SOLVER_TOLERANCE
+
+
+def test_radius_of_slackness_covers_products_of_large_multipliers() -> None:
+    """v exceeds w, so that nothing of the radius of a margin is left for the products."""
+    scores, x, alpha, beta = [[-0.3]], [[1 / 3]], [0.3], [0.3]
+    w = [[1e8 / 3]]
+    rounded = certify(scores, 1, x, alpha, beta, bound_multipliers=w)
+    true = certify(
+        exact(scores), 1, exact(x), exact(alpha), exact(beta), bound_multipliers=exact(w)
+    )
+    near, far = rounded.complementary_slackness, true.complementary_slackness
+    error = abs(exact([near.value])[0] - far.value)
+    assert near.radius / 100 < error <= near.radius

@@ -10,6 +10,7 @@ import pytest
 
 from lp_oracle import (
     EXPERT_RULES,
+    PRICE_WAR,
     TOKEN_RULES,
     ExpertRule,
     TokenRule,
@@ -90,7 +91,9 @@ def test_fractional_load_admits_that_other_ranks_do_not_minimise(expert_rule: Ex
     assert not expert_subgradient(scores, [0, 0], beta, 1).contains(0).any()
     assert trace.outcome != "certified"
     assert trace.verdict.reason == "q = 2/5 is not an integer, so no routing has load q everywhere"
-    assert coordinate_descent(scores, 1, expert_rule="q", rounds=30).minimises
+    least_trace = coordinate_descent(scores, 1, token_rule="k", expert_rule="q", rounds=30)
+    assert least_trace.minimises
+    assert (least_trace.token_rule, least_trace.expert_rule) == ("k", "q")
 
 
 def test_rank_beyond_the_last_token_reads_the_last() -> None:
@@ -220,8 +223,11 @@ def test_start_that_is_optimal_needs_no_round() -> None:
     assert trace.outcome == "certified"
     assert trace.rounds == 0
     assert trace.increments.shape == (0, 2)
+    assert trace.increments.dtype == object
     assert trace.drifts == ()
     assert trace.dual_values == (6,)
+    # s - start is 2 0 and -2 0: one token each. s + start is not.
+    assert coordinate_descent([[9, 0], [5, 0]], 1, rounds=0, start=[7, 0]).outcome == "certified"
 
 
 def test_too_few_rounds_are_unfinished_not_jammed() -> None:
@@ -229,3 +235,9 @@ def test_too_few_rounds_are_unfinished_not_jammed() -> None:
     assert coordinate_descent(scores, 1, rounds=0).outcome == "unfinished"
     assert coordinate_descent(scores, 1, rounds=1).outcome == "unfinished"
     assert coordinate_descent(scores, 1, rounds=2).outcome == "jammed"
+
+
+def test_a_hundred_rounds_unless_told_otherwise() -> None:
+    """The price war of this size takes 200."""
+    trace = coordinate_descent(PRICE_WAR.scores(200), 1, token_rule="k+1", expert_rule="q")
+    assert (trace.outcome, trace.rounds) == ("unfinished", 100)

@@ -92,6 +92,11 @@ def test_radius_covers_the_rounding_and_is_not_idle() -> None:
     assert dual_radius([[1, 2]], [0], [0, 0], 1) == 0.0
 
 
+def test_radius_counts_every_term_by_its_size() -> None:
+    """4 u of k |alpha| = 4, q sum |beta| = 12, and of the edges 1 + 4 + 8 and 2 + 4 + 16."""
+    assert dual_radius([[1.0, -2.0]], [-4.0], [8.0, -16.0], 1) == 51 * 2.0**-51
+
+
 @pytest.mark.parametrize("rule", get_args(TokenRule))
 def test_token_step_minimises(rule: TokenRule) -> None:
     rng = np.random.default_rng(5)
@@ -158,6 +163,14 @@ def test_subgradient_radius_widens_both_ends() -> None:
     assert token_subgradient(scores, [1], zeros, 1) == (np.array([-1]), np.array([0]))
     widened = token_subgradient(scores, [1], zeros, 1, radius=1.0)
     assert widened == (np.array([-2]), np.array([1]))
+    # q = 1/3 and the margins 1, 0 and -1: the second counts perhaps, with the radius all do.
+    lower, upper = expert_subgradient(scores, [1], zeros, 1)
+    assert (lower.tolist(), upper.tolist()) == (
+        [1 / 3 - 1, 1 / 3 - 1, 1 / 3],
+        [1 / 3 - 1, 1 / 3, 1 / 3],
+    )
+    lower, upper = expert_subgradient(scores, [1], zeros, 1, radius=1.0)
+    assert (lower.tolist(), upper.tolist()) == ([1 / 3 - 1] * 3, [1 / 3] * 3)
 
 
 def test_interval_is_exact_for_rationals_and_widened_by_a_radius() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
-from lp_oracle import certify, certify_solution, exact, solve_linprog
+from lp_oracle import certify, certify_solution, exact, linear_program, solve_linprog
 from lp_oracle.linear_program import METHODS
 from tests.lp_oracle.drawing import best_value, drawn, integral_shapes
 
@@ -51,6 +54,29 @@ def test_rounding_an_integer_instance_certifies_exactly() -> None:
         assert certificate.primal_value == round(solution.objective)
 
 
+def test_what_is_found_too_late_is_not_a_solution(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late:
+        x, status, message = np.eye(2).ravel(), 1, "Time limit reached."
+
+    monkeypatch.setattr(linear_program, "linprog", lambda *_, **__: Late())
+    solution = solve_linprog([[2, 1], [1, 2]], 1)
+    assert (solution.status, solution.is_optimal) == ("Time limit reached.", False)
+    assert np.isnan(solution.assignment).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_method_is_handed_on(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    asked: list[str] = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["method"])
+        return linprog(*arguments, **options)
+
+    monkeypatch.setattr(linear_program, "linprog", recorded)
+    assert solve_linprog([[2, 1], [1, 2]], 1, method=method).is_optimal  # type: ignore[arg-type]
+    assert asked == [method]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_certifies(method: str) -> None:
     for scores, top_k in drawn(5, 10, integral_shapes(9)):
@@ -80,9 +106,17 @@ def test_solves_alike_at_every_scale(exponent: int) -> None:
 
 def test_all_zero_scores_and_top_k_of_all_experts() -> None:
     assert solve_linprog(np.zeros((2, 4)), 2).objective == 0.0
+    assert solve_linprog(np.zeros((2, 4)), 2).scale == 1.0
+    assert solve_linprog([[3, -5], [1, 2]], 1).scale == 8.0
     everything = solve_linprog([[1, 2], [3, 4], [5, 6]], 2)
     np.testing.assert_allclose(everything.assignment, 1.0, rtol=0, atol=1e-7)
     assert certify_solution([[1, 2], [3, 4], [5, 6]], 2, everything).certified
+
+
+def test_sums_of_scores_have_to_stay_within_float64() -> None:
+    scores = np.full((8, 2), float(np.nextafter(2.0**1016, np.inf)))
+    with pytest.raises(ValueError, match="16 scores of this size add up beyond float64"):
+        solve_linprog(scores, 2)
 
 
 def test_rational_scores_are_accepted() -> None:
@@ -95,6 +129,15 @@ def test_giving_up_is_reported_and_never_certified() -> None:
     solution = solve_linprog(scores, 3, time_limit=0.0)
     assert not solution.is_optimal
     assert "ime limit" in solution.status
-    assert np.isnan(solution.assignment).all()
+    assert solution.scale == 1.0
+    assert np.isnan(solution.objective)
+    for values, shape in (
+        (solution.assignment, (40, 20)),
+        (solution.token_multipliers, (40,)),
+        (solution.expert_multipliers, (20,)),
+        (solution.bound_multipliers, (40, 20)),
+    ):
+        assert values.shape == shape
+        assert np.isnan(values).all()
     with pytest.raises(ValueError, match="nothing to certify: the solver reports"):
         certify_solution(scores, 3, solution)

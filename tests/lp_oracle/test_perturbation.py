@@ -145,11 +145,14 @@ def test_too_few_rounds_are_unfinished_and_still_a_bound(rounds: int) -> None:
     assert found.assignment is None
     assert found.certificate is None
     assert found.rounds == rounds
+    # Integer scores have whole multipliers: no float has come between.
+    assert all(Fraction(beta).denominator == 1 for beta in found.expert_multipliers)
     assert found.dual_value >= perturbed_descent(scores, 2).dual_value
 
 
 def test_no_round_is_needed_where_every_expert_is_chosen_or_nothing_competes() -> None:
-    assert perturbed_descent([[1, 2], [5, 3]], 2, rounds=0).outcome == "certified"
+    every = perturbed_descent([[1, 2], [5, 3]], 2, rounds=0)
+    assert (every.outcome, every.rounds_per_phase, every.rounds) == ("certified", (), 0)
     found = perturbed_descent([[1000, 0], [0, 1000]], 1, rounds=0)
     assert found.outcome == "certified"
     assert found.rounds_per_phase == (0,)

@@ -95,6 +95,15 @@ def test_reason_names_the_condition_that_fails() -> None:
     assert fractional.reason == "q = 2/3 is not an integer, so no routing has load q everywhere"
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_ties_go_to_the_lowest_experts(dtype: type) -> None:
+    """32 of 64 experts at 1, the others at 0: of these the first eight are taken."""
+    scores = np.tile(np.array([1, 0], dtype=dtype), (2, 32))
+    verdict = certify_routing(scores, np.zeros(64), 40)
+    assert np.flatnonzero(verdict.loads).tolist() == sorted([*range(0, 64, 2), *range(1, 17, 2)])
+    assert set(verdict.loads.tolist()) == {0, 2}
+
+
 def test_choosing_every_expert_is_optimal() -> None:
     verdict = certify_routing([[1, 1], [1, 1], [0, 1]], [0, 0], 2)
     assert verdict.optimal
