@@ -107,15 +107,17 @@ def test_who_is_patient_does_not_give_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_solving_bit_by_bit_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of 5 bits are solved at once, from beta = 0 here."""
     monkeypatch.setattr(augmentation, "PATIENCE", 1)
     monkeypatch.setattr(
         optimum, "starting_multipliers", lambda levels, top_k: np.zeros(2, dtype=np.int64)
     )
     told: list[str] = []
-    found = certified_optimum(QUEUE, 1, progress=told.append)
-    assert "leading bits of the scores, 0 left out" in told
-    assert found.proof == "strict margins"
-    assert found.objective == sum(range(11, 21))
+    solved = optimum._scaled(QUEUE, 1, 1, told.append)
+    assert told[0] == "leading bits of the scores, 0 left out"
+    assert not solved.excess.any()
+    found = certified_optimum(QUEUE, 1)
+    assert (found.proof, found.objective) == ("strict margins", sum(range(11, 21)))
 
 
 def test_phases_are_counted() -> None:

@@ -154,6 +154,15 @@ def test_problem_keeps_its_own_read_only_copy() -> None:
     with pytest.raises(ValueError, match="read-only"):
         problem.scores[0, 0] = 1.0
     assert (problem.m, problem.n, problem.load, problem.is_integral) == (2, 2, Fraction(1), True)
+    assert type(problem.top_k) is int
+
+
+def test_numbers_are_in_the_arithmetic_of_the_scores() -> None:
+    third = Fraction(1, 3)
+    assert AssignmentProblem(exact(SCORES), 1).number(third) is third
+    rounded = AssignmentProblem(np.array(SCORES), 1).number(third)
+    assert type(rounded) is float
+    assert rounded == 1 / 3
 
 
 def test_exact_keeps_values_and_shapes() -> None:

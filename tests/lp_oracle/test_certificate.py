@@ -45,6 +45,7 @@ def test_exact_pair_leaves_no_residual() -> None:
     certificate = certify(SCORES, 1, OPTIMUM, ALPHA, BETA)
     assert certificate.certified
     assert certificate.primal_value == certificate.dual_value == 24
+    assert isinstance(certificate.primal_value, Fraction)
     assert all(residual.value == 0 for residual in certificate.residuals)
     assert all(residual.radius == residual.tolerance == 0 for residual in certificate.residuals)
 

@@ -11,6 +11,7 @@ import pytest
 
 from lp_oracle import (
     INSTANCES,
+    AssignmentProblem,
     certify,
     coordinate_descent,
     exact,
@@ -18,6 +19,7 @@ from lp_oracle import (
     perturbed_descent,
 )
 from lp_oracle.instances import FRACTION_CORNER_JAM, FRACTION_JAM, TIES_JAM, PinnedInstance
+from lp_oracle.perturbation import _Copied, _descend
 from properties.judgement.optimality.optimum import bracket
 from tests.lp_oracle.drawing import Array, best_value, is_generic
 
@@ -189,6 +191,38 @@ def test_near_ties_cost_midpoints_rounds_but_not_perturbations_that_halve() -> N
         perturbed[bits] = found.rounds
     assert midpoints == {10: 26, 12: 103, 14: 409}
     assert max(perturbed.values()) <= 20
+
+
+def test_scores_become_integers_without_a_common_part() -> None:
+    copied = _Copied.of(AssignmentProblem(exact([[5, 6], [Fraction(19, 2), 9]]), 1))
+    assert copied.levels.tolist() == [[0, 2], [9, 8]]
+    assert copied.step == Fraction(1, 2)
+    level = _Copied.of(AssignmentProblem(exact([[5, 5]]), 1))
+    assert (level.levels.tolist(), level.step, level.copies) == ([[0, 0]], 1, 2)
+
+
+def test_phases_halve_the_perturbation_and_the_last_is_generic() -> None:
+    """Row spreads 2 and 1 have 2 bits, n = 2 has 2: from w 2^4 down to w."""
+    levels = np.array([[0, 2], [9, 8]])
+    copied = _Copied.of(AssignmentProblem(levels, 1))
+    *weighted, last = copied.phases(np.random.default_rng(0))
+    assert len(weighted) == 5
+    for j, phase in zip((4, 3, 2, 1, 0), weighted, strict=True):
+        perturbation_MN = phase.scores - levels * phase.unit
+        assert all(w % 2**j == 0 and 0 <= w < phase.unit // 4 << j for w in perturbation_MN.flat)
+        assert (phase.unit, phase.finer, phase.is_last) == (weighted[0].unit, 1, False)
+    # Below 2^4, for 4 edges, each edge has a power of two of its own.
+    perturbation_MN = last.scores - levels * last.unit
+    assert sorted(w % 2**4 for w in perturbation_MN.flat) == [1, 2, 4, 8]
+    assert all(0 < w < last.unit // 4 for w in perturbation_MN.flat)
+    assert (last.unit, last.finer, last.is_last) == (weighted[0].unit * 2**4, 2**4, True)
+
+
+def test_each_round_halves_the_unit_twice_and_takes_the_least_beta_off() -> None:
+    scores = exact(TIES_JAM.scores)
+    found = _descend(scores, exact([0] * scores.shape[1]), TIES_JAM.top_k, 1, 3)
+    assert (found.chosen, found.rounds, found.shift) == (None, 3, 6)
+    assert found.beta.min() == 0
 
 
 def test_bad_input_is_named() -> None:
