@@ -15,6 +15,7 @@ from typing import Any
 
 from properties.plugin import THREAD_VARIABLES
 from tests.mutation.packages import Package
+from tests.mutation.page import FELLED
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("reference_numpy", "impl_torch", "lp_oracle", "properties", "tests", "docs", "benchmarks")
@@ -101,12 +102,12 @@ def preset(folder: Path, known: dict[str, dict[str, Any]], every: int) -> None:
             number += 1
             if (number - 1) % every:
                 codes[name] = SKIPPED
-            elif before.get("digest") == digest_of(meta, name) and before["code"] in (1, TIMEOUT):
+            elif before.get("digest") == digest_of(meta, name) and before["status"] in FELLED:
                 codes[name] = before["code"]
         path.write_text(json.dumps(meta), encoding="utf-8")
 
 
-SKIPPED, TIMEOUT = 34, 36
+SKIPPED = 34
 
 
 def digest_of(meta: dict[str, Any], name: str) -> str | None:
