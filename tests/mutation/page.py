@@ -26,7 +26,7 @@ tests is a *timeout* and counts as killed.
 
 The score is killed and timeout over all mutants that were run or that no test reaches. Packages,
 tests and the tests left out are named in `tests/mutation/packages.py`; the kinds of survivors in
-`tests/mutation/triage.py`.
+`tests/mutation/triage.py` and the `rules_*.py` beside it.
 """
 
 Mutants = Mapping[str, Mapping[str, Any]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.mutation import page, run, scratch
 from tests.mutation.packages import PACKAGES
+from tests.mutation.rules import EQUIVALENT
 from tests.mutation.triage import OPEN, WORDING, kind_of
 
 
@@ -69,6 +71,32 @@ def test_only_what_rewords_a_message_is_a_message(
     before: str, after: str, kind: tuple[str, str]
 ) -> None:
     assert kind_of(mutant("survived", before, after)) == kind
+
+
+def test_a_rule_is_about_its_own_package() -> None:
+    casts = mutant("survived", "x.astype(np.float64)", "x.astype(None)")
+    assert kind_of(casts) == OPEN
+    assert kind_of(casts | {"file": "lp_oracle/problem.py"})[0] == EQUIVALENT
+    assert kind_of(casts | {"file": "reference_numpy/layer.py"}) == OPEN
+
+
+def test_what_was_killed_in_the_same_function_is_not_run_again(tmp_path: Path) -> None:
+    digests = {"x_f": "same", "x_g": "new"}
+    codes = dict.fromkeys(
+        ("p.x_f__mutmut_1", "p.x_f__mutmut_2", "p.x_f__mutmut_3", "p.x_g__mutmut_1")
+    )
+    path = tmp_path / "mutants" / "p.py.meta"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"exit_code_by_key": codes, "hash_by_function_name": digests}))
+    known: dict[str, dict[str, Any]] = {
+        "p.x_f__mutmut_1": {"digest": "same", "status": "killed", "code": 1},
+        "p.x_f__mutmut_2": {"digest": "same", "status": "timeout", "code": -24},
+        "p.x_f__mutmut_3": {"digest": "same", "status": "survived", "code": 0},
+        "p.x_g__mutmut_1": {"digest": "old", "status": "killed", "code": 1},
+    }
+    scratch.preset(tmp_path, known, 1)
+    meta = scratch.metas(tmp_path)[path]
+    assert list(meta["exit_code_by_key"].values()) == [1, -24, None, None]
 
 
 @pytest.mark.parametrize(

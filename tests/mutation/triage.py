@@ -4,62 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from tests.mutation.rules import Rule
+from tests.mutation.rules_lp_oracle import LP_ORACLE
+from tests.mutation.rules_reference import REFERENCE
+
 MESSAGE = "text of a message"
-EQUIVALENT = "equivalent"
-SPEED = "speed only"
 
 OPEN = ("not judged", "see the list")
 WORDING = (MESSAGE, "the error is raised all the same; its exact words are not fixed by a test")
 
-
-@dataclass(frozen=True)
-class Rule:
-    """Mutants of a function that match a pattern, before and after joined by ` => `."""
-
-    function: str
-    change: str
-    kind: str
-    why: str
-
-    def fits(self, mutant: Mapping[str, Any]) -> bool:
-        """Whether this mutant is one of them."""
-        return mutant["function"] == self.function and bool(re.search(self.change, change(mutant)))
-
-
-_LAST = "the last axis is the one named, and the default"
-_ZIP = "the lengths are equal by what was checked or built before"
-_DTYPE = "integers are added as int64, and None casts to float64, without being told"
-_MINUS = "NumPy takes every negative number in a shape for the one to find"
-_EMPTY = "no rows of no columns have no values, however they are cut"
-_INSIDE = "the rank is reached in this bin and not before, so that the quotient lies in (0, 1]"
-_EQUAL = "the quotient is whole, by the check before it or the sizes it is made of"
-
-RULES: tuple[Rule, ...] = (
-    Rule("sigmoid", r"z > 0", EQUIVALENT, "at 0 the tail is 1, which is the other numerator"),
-    Rule("require_shape", r"zip\(", EQUIVALENT, _ZIP),
-    Rule("experts_vjp", r"zip\(", EQUIVALENT, _ZIP),
-    Rule("histogram_statistic", r"np\.cumsum", EQUIVALENT, _DTYPE),
-    Rule("histogram_statistic", r"np\.clip", EQUIVALENT, _INSIDE),
-    Rule("_tokens_counted", r"counts_NB\.sum", EQUIVALENT, _DTYPE),
-    Rule(r"HistogramBalancer.load_state_dict", r"bias_N\.astype", EQUIVALENT, _DTYPE),
-    Rule("expert_vjp", r"swapaxes\(cotangent_ML", EQUIVALENT, "1 is the last of two axes"),
-    Rule("experts_vjp", r"d_weights_rows = ", EQUIVALENT, _EMPTY),
-    Rule("_zeros_like", r"np\.ones\(x\.shape, (dtype=None)?\)", EQUIVALENT, "ones are true"),
-    Rule("layer", r"reshape\(-2", EQUIVALENT, _MINUS),
-    Rule("layer_vjp", r"reshape\(-2", EQUIVALENT, _MINUS),
-    Rule("rms_norm_vjp", r"reshape\(-2", EQUIVALENT, _MINUS),
-    Rule("top_k_ids", r"argsort", EQUIVALENT, f"{_LAST}; names of sorts have no case"),
-    Rule("cutoff", r"np\.sort", EQUIVALENT, _LAST),
-    Rule("combine_weights", r"take_along_axis", EQUIVALENT, _LAST),
-    Rule("group_scores", r"np\.sort", EQUIVALENT, _LAST),
-    Rule("group_scores", r"num_experts / num_groups", EQUIVALENT, _EQUAL),
-    Rule("grouped", r"shape\[1\] / num_groups", EQUIVALENT, _EQUAL),
-    Rule("route_grouped", r"shape\[0\] / num_groups", EQUIVALENT, _EQUAL),
-    Rule("weights_vjp", r"take_along_axis", EQUIVALENT, _LAST),
-)
+# By the first folder of a file.
+RULES: Mapping[str, tuple[Rule, ...]] = {"reference_numpy": REFERENCE, "lp_oracle": LP_ORACLE}
 
 _STRING = re.compile(r'(?<!\w)f?"(?:[^"\\]|\\.)*"')
 _SPOKEN = re.compile(r'"[^"]* [^"]*"')
@@ -67,7 +24,7 @@ _SPOKEN = re.compile(r'"[^"]* [^"]*"')
 
 def kind_of(mutant: Mapping[str, Any]) -> tuple[str, str]:
     """The kind and the reason: those of the first rule that fits, else by the shape of it."""
-    for rule in RULES:
+    for rule in RULES.get(mutant["file"].partition("/")[0], ()):
         if rule.fits(mutant):
             return rule.kind, rule.why
     return WORDING if rewords(mutant) else OPEN
@@ -78,8 +35,3 @@ def rewords(mutant: Mapping[str, Any]) -> bool:
     before, after = mutant["before"], mutant["after"]
     same = _STRING.sub("", before) == _STRING.sub("", after)
     return same and bool(_SPOKEN.search(before))
-
-
-def change(mutant: Mapping[str, Any]) -> str:
-    """What was, an arrow, and what is instead, in one line."""
-    return " ".join(f"{mutant['before']} => {mutant['after']}".split())
