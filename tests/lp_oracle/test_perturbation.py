@@ -223,6 +223,9 @@ def test_each_round_halves_the_unit_twice_and_takes_the_least_beta_off() -> None
     found = _descend(scores, exact([0] * scores.shape[1]), TIES_JAM.top_k, 1, 3)
     assert (found.chosen, found.rounds, found.shift) == (None, 3, 6)
     assert found.beta.min() == 0
+    # alpha 9 and 5, twice; then 2 s - alpha is 9 -9 and 5 -5, whose sums are 14 and -14.
+    scores = exact([[9, 0], [5, 0]])
+    assert _descend(scores, exact([0, 0]), 1, 1, 1).beta.tolist() == [28, 0]
 
 
 def test_bad_input_is_named() -> None:

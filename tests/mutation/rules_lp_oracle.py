@@ -12,7 +12,6 @@ _KIND = "no dtype has a kind or size that the two tell apart"
 _PARTED = "the place lies between two that are in place, or is the first: it is in place, too"
 _EQUAL = "the quotient is whole, by what the excess and the problem's shape are made of"
 _NEAR = "edges that are not near have margins other than 0, and near ones are overwritten"
-_START = "with how many bits it starts; it ends with all of them"
 _PATIENCE = "when to give up, to look for new edges, or how many: the end is the same"
 _SHORTCUT = "the longer way round comes to the same"
 _ROOM = "units that no arc has room for: an arc of capacity 0 carries nothing"
@@ -53,7 +52,6 @@ LP_ORACLE: tuple[Rule, ...] = (
     Rule(
         "_solved|_checked_scores", r"(patient|writeable) ?= ?None", EQUIVALENT, "None is false, too"
     ),
-    Rule("_scaled", r"max\(1, |\+ _FIRST_BITS", SPEED, _START),
     Rule("_optimum", r"_FEWEST_BITS - 2", EQUIVALENT, "steps of 8 end at the same number of bits"),
     # Grids: shortcuts for integers.
     Rule("score_grid", r"\"IUB\"|2 \* bits", EQUIVALENT, _SHORTCUT),
