@@ -1,6 +1,6 @@
 """What runs in the copy of the repository; the only file that imports mutmut.
 
-python inside.py generate | run | diffs
+python inside.py generate | run | called | diffs
 """
 
 from __future__ import annotations
@@ -34,6 +34,19 @@ def run() -> None:
     cli(["run", "--max-children", str(CHILDREN)])
 
 
+def called() -> None:
+    """Write called.json: functions that loading the tests calls, before any mutant is there."""
+    from mutmut.mutation.trampoline import set_mutant_under_test
+    from mutmut.runners.harness import PytestRunner
+    from mutmut.state import state
+    from mutmut.utils.file_utils import setup_source_paths
+
+    setup_source_paths()
+    set_mutant_under_test("stats")
+    PytestRunner().warm_up()
+    Path("called.json").write_text(json.dumps(sorted(state()._stats)), encoding="utf-8")
+
+
 def diffs() -> None:
     """Write diffs.json: what each mutant named in asked.json changes."""
     from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -49,4 +62,4 @@ def diffs() -> None:
 
 
 if __name__ == "__main__":
-    {"generate": generate, "run": run, "diffs": diffs}[sys.argv[1]]()
+    {"generate": generate, "run": run, "called": called, "diffs": diffs}[sys.argv[1]]()

@@ -13,11 +13,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.mutation import page, scratch
+from tests.mutation import afresh, page, scratch
 from tests.mutation.packages import PACKAGES, Package
 
 STATUS = {None: "not run", 0: "survived", 33: "not covered", 5: "not covered", 34: "not drawn"}
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         results = measure(package, known, options.every, options.minutes)
     except subprocess.CalledProcessError as error:
-        print(f"mutation: mutmut failed with exit code {error.returncode}", file=sys.stderr)
+        print(f"mutation: {error}", file=sys.stderr)
         return 2
     target(package).parent.mkdir(exist_ok=True)
     target(package).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -72,8 +73,10 @@ def measure(
         scratch.run_inside(folder, "generate")
         scratch.preset(folder, known, every)
         seconds = None if minutes is None else 60 * minutes
+        deadline = None if seconds is None else time.monotonic() + seconds
         if not scratch.run_inside(folder, "run", seconds=seconds):
             print("\nmutation: out of time; the mutants left count as not run", file=sys.stderr)
+        afresh.judge(folder, package, deadline)
         return {"package": package.name, "every": every, "mutants": collect(folder)}
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,20 +62,35 @@ def run_inside(folder: Path, *arguments: str, seconds: float | None = None) -> b
 
     Raises subprocess.CalledProcessError if it fails.
     """
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
     command = [sys.executable, str(Path(__file__).with_name("inside.py")), *arguments]
-    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True) as child:
+    code = exit_code(command, folder, {}, seconds)
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    return code is not None
+
+
+def exit_code(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    seconds: float | None,
+    *,
+    quiet: bool = False,
+) -> int | None:
+    """The exit code of a command, on one thread and with ``variables`` set; None if out of time."""
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **variables}
+    output = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
+    ) as child:
         try:
-            code = child.wait(seconds)
+            return child.wait(seconds)
         except subprocess.TimeoutExpired:
             _stop(child)
-            return False
+            return None
         except BaseException:
             _stop(child)
             raise
-    if code:
-        raise subprocess.CalledProcessError(code, command)
-    return True
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -107,7 +122,8 @@ def preset(folder: Path, known: dict[str, dict[str, Any]], every: int) -> None:
         path.write_text(json.dumps(meta), encoding="utf-8")
 
 
-SKIPPED = 34
+# Exit codes that mutmut has for what became of a mutant.
+SURVIVED, KILLED, NOT_COVERED, SKIPPED, TIMEOUT = 0, 1, 33, 34, 36
 
 
 def digest_of(meta: dict[str, Any], name: str) -> str | None:
