@@ -21,7 +21,10 @@ def ball(*shape: int) -> Ball:
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "np.log": (np.log, "np.log "),
+    "np.log": (
+        np.log,
+        "np.log has no error bound here; a Ball knows absolute, .* where, and reading",
+    ),
     "power": (lambda x: x**2, "np.power"),
     "sort": (np.sort, "np.sort"),
     "argsort": (np.argsort, "np.argsort"),
@@ -29,11 +32,12 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "reduce": (np.add.reduce, "np.add.reduce"),
     "out": (lambda x: np.add(x, x, out=np.empty((2, 3))), "np.add with out"),
     "in place": (lambda x: np.add(np.zeros((2, 3)), x, out=np.zeros((2, 3))), "np.add with out"),
-    "asarray": (np.asarray, "conversion of a Ball to an array"),
-    "float": (lambda x: float(x[0, 0]), "float"),
-    "truth": (bool, "truth"),
+    "asarray": (np.asarray, "conversion of a Ball to an array would drop its radius: read .value"),
+    "float": (lambda x: float(x[0, 0]), r"float\(\) of a Ball would drop its radius: read .value"),
+    "truth": (bool, "the truth of a Ball is not defined: compare it, or read .value"),
     "ball as condition": (lambda x: np.where(x, 1.0, 2.0), "np.where without a boolean"),
     "one argument of where": (lambda x: np.where(x), "np.where without"),
+    "out of a view": (lambda x: np.take(x, [0], out=np.zeros(1)), "np.take with out"),
     "ball as index": (lambda x: np.take_along_axis(np.ones((2, 3)), x, 1), "a Ball for an index"),
     "initial": (lambda x: np.sum(x, initial=1.0), "np.sum with initial"),
     "where in max": (lambda x: np.max(x, where=[True], initial=0), "np.max with where, initial"),
