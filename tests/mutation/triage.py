@@ -9,6 +9,7 @@ from typing import Any
 from tests.mutation.rules import Rule
 from tests.mutation.rules_lp_oracle import LP_ORACLE
 from tests.mutation.rules_reference import REFERENCE
+from tests.mutation.rules_rounding import ROUNDING
 
 MESSAGE = "text of a message"
 
@@ -16,7 +17,11 @@ OPEN = ("not judged", "see the list")
 WORDING = (MESSAGE, "the error is raised all the same; its exact words are not fixed by a test")
 
 # By the first folder of a file.
-RULES: Mapping[str, tuple[Rule, ...]] = {"reference_numpy": REFERENCE, "lp_oracle": LP_ORACLE}
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "reference_numpy": REFERENCE,
+    "lp_oracle": LP_ORACLE,
+    "properties": ROUNDING,
+}
 
 _STRING = re.compile(r'(?<!\w)f?"(?:[^"\\]|\\.)*"')
 _SPOKEN = re.compile(r'"[^"]* [^"]*"')
