@@ -165,11 +165,12 @@ def _finished(
 
 
 def _sum_rule(arithmetic: Arithmetic) -> Rule:
-    rule = arithmetic.rules["add"]
-    if arithmetic.accumulated.largest < rule.largest:
+    """Sums overflow in the narrower format, to NaN if either has no infinity to keep."""
+    rule, number = arithmetic.rules["add"], arithmetic.accumulated
+    if number.largest < rule.largest or (number.overflow_is_nan and not rule.overflow_is_nan):
         return rule._replace(
-            largest=arithmetic.accumulated.largest,
-            overflow_is_nan=arithmetic.accumulated.overflow_is_nan,
+            largest=min(rule.largest, number.largest),
+            overflow_is_nan=rule.overflow_is_nan or number.overflow_is_nan,
         )
     return rule
 

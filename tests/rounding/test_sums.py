@@ -103,6 +103,23 @@ def test_sums_overflow_in_the_narrower_of_two_formats(accumulate: str) -> None:
         assert np.isnan(result.value) == (accumulate == "float8_e4m3fn")
 
 
+@pytest.mark.parametrize(
+    ("compute", "accumulate"),
+    [("float8_e4m3fn", "float8_e4m3"), ("float8_e4m3", "float8_e4m3fnuz")],
+)
+def test_an_overflow_is_nan_if_one_of_two_formats_has_no_infinity(
+    compute: str, accumulate: str
+) -> None:
+    """The first gets infinity from a narrower sum; in the second both end at 240."""
+    mixed = Arithmetic(compute, accumulate, "float32")
+    for result in (
+        np.sum(row(192.0, 192.0, arithmetic=mixed)),
+        row(192.0, 192.0, arithmetic=mixed) @ np.ones(2),
+    ):
+        np.testing.assert_array_equal(result.value, NAN)
+        np.testing.assert_array_equal(result.radius, INF)
+
+
 def test_an_overflow_is_nan_in_a_format_without_infinity() -> None:
     both = Ball.exact([[300.0, 300.0], [1.0, 1.0]], NO_INFINITY)
     for result in (np.sum(both, axis=1), both @ np.ones(2)):
