@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from properties.rounding import Ball
+from properties.rounding import Arithmetic, Ball
 from properties.rounding import bounds as known
 from properties.rounding.ball import lifted
 from properties.rounding.bounds import FREE, NON_NEGATIVE, Bounds, Margin
@@ -138,7 +138,7 @@ def test_branches_extrema_and_sums_have_bounds() -> None:
 
 def test_a_number_bounds_itself_and_a_decision_is_zero_or_one() -> None:
     assert lifted(0.5, FLOAT32).bounds == (0.5, 0.5)
-    assert lifted(math.nan, FLOAT32).bounds == FREE
+    assert lifted(math.nan, Arithmetic()).bounds == FREE
     assert lifted(within(-1.0, 1.0) >= 0.0, FLOAT32).bounds == (0.0, 1.0)
 
 

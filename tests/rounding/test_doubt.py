@@ -17,8 +17,9 @@ def exact(*values: float) -> Ball:
     return Ball.exact(np.array(values), FLOAT32)
 
 
-# The first could be negative, the second not.
-UNSURE = Ball([0.1, 0.3], [0.2, 0.2], FLOAT32)
+def unsure() -> Ball:
+    """Two numbers, of which the first could be negative."""
+    return Ball([0.1, 0.3], [0.2, 0.2], FLOAT32)
 
 
 def test_balls_that_touch_compare_in_any_way_and_equal_exact_numbers_do_not() -> None:
@@ -27,7 +28,7 @@ def test_balls_that_touch_compare_in_any_way_and_equal_exact_numbers_do_not() ->
     mixed = Ball([1.0, 1.0, 5.0], [0.0, 0.25, 1.0], FLOAT32) >= 1.0
     np.testing.assert_array_equal(mixed.doubt, [False, True, False])
     zeros = exact(0.0, 0.0)
-    for one_sided in (np.greater_equal(UNSURE, zeros), np.less_equal(zeros, UNSURE)):
+    for one_sided in (np.greater_equal(unsure(), zeros), np.less_equal(zeros, unsure())):
         np.testing.assert_array_equal(one_sided, [True, True])
         np.testing.assert_array_equal(one_sided.doubt, [True, False])
 
@@ -45,7 +46,10 @@ def test_kinds_of_numbers_are_in_doubt_where_anything_is_possible() -> None:
 
 
 def test_a_decision_counts_as_itself_on_either_side() -> None:
-    for product in (np.multiply(UNSURE >= 0.0, exact(2.0, 2.0)), exact(2.0, 2.0) * (UNSURE >= 0.0)):
+    for product in (
+        np.multiply(unsure() >= 0.0, exact(2.0, 2.0)),
+        exact(2.0, 2.0) * (unsure() >= 0.0),
+    ):
         np.testing.assert_array_equal(product.value, [2.0, 2.0])
         assert product.radius[0] >= 2.0
         assert product.radius[1] == 0.0
@@ -59,7 +63,7 @@ def test_decisions_without_doubt_are_indexed_reshaped_and_combined() -> None:
     assert sure[1:].doubt is None
     np.testing.assert_array_equal(sure.reshape(2, 1), [[False], [True]])
     assert sure.reshape(2, 1).doubt is None
-    assert np.squeeze(sure).doubt is None
+    assert np.squeeze(sure.reshape(2, 1)).doubt is None
     both = sure & (exact(1.0, 2.0) <= 3.0)
     assert isinstance(both, Decision)
     np.testing.assert_array_equal(both, [False, True])
@@ -67,25 +71,25 @@ def test_decisions_without_doubt_are_indexed_reshaped_and_combined() -> None:
 
 
 def test_decisions_in_doubt_keep_outcome_and_doubt() -> None:
-    unsure = UNSURE >= 0.2
-    np.testing.assert_array_equal(unsure, [False, True])
-    for same in (unsure & True, unsure[:], unsure.reshape(2), ~~unsure):
+    doubted = unsure() >= 0.2
+    np.testing.assert_array_equal(doubted, [False, True])
+    for same in (doubted & True, doubted[:], doubted.reshape(2), ~~doubted):
         np.testing.assert_array_equal(same, [False, True])
         np.testing.assert_array_equal(same.doubt, [True, True])
-    square = Ball([[0.1, 1.0], [2.0, 0.3]], np.full((2, 2), 0.2), FLOAT32) >= 0.2
+    square = Ball([[0.1, 0.3], [-2.0, 2.0]], np.full((2, 2), 0.2), FLOAT32) >= 0.2
     flat = square.reshape(4, order="F")
-    np.testing.assert_array_equal(flat, [False, True, True, True])
-    np.testing.assert_array_equal(flat.doubt, [True, False, False, True])
+    np.testing.assert_array_equal(flat, [False, False, True, True])
+    np.testing.assert_array_equal(flat.doubt, [True, False, True, False])
 
 
 def test_every_way_to_a_decision_leads_to_a_ball_in_its_arithmetic() -> None:
-    sure, unsure = exact(1.0, 2.0) >= 1.5, UNSURE >= 0.0
+    sure, doubted = exact(1.0, 2.0) >= 1.5, unsure() >= 0.0
     for decision in (
-        unsure[:],
-        unsure.reshape(2),
-        unsure & True,
-        np.squeeze(sure) & unsure,
-        (sure & sure) & unsure,
+        doubted[:],
+        doubted.reshape(2),
+        doubted & True,
+        np.squeeze(sure.reshape(2, 1)) & doubted,
+        (sure & sure) & doubted,
     ):
         chosen = np.where(decision, 1.0, 0.0)
         assert isinstance(chosen, Ball)
@@ -94,20 +98,20 @@ def test_every_way_to_a_decision_leads_to_a_ball_in_its_arithmetic() -> None:
 
 
 def test_other_functions_of_decisions_give_plain_arrays_of_the_outcomes() -> None:
-    unsure = Ball([[0.1, 0.3], [-5.0, 0.1]], np.full((2, 2), 0.2), FLOAT32) >= 0.0
+    doubted = Ball([[0.1, 0.3], [-5.0, 0.1]], np.full((2, 2), 0.2), FLOAT32) >= 0.0
     for plain, expected in (
-        (unsure + unsure, [[True, True], [False, True]]),
-        (unsure == True, [[True, True], [False, True]]),  # noqa: E712
-        (np.logical_and.reduce(unsure), [False, True]),
-        (np.logical_and.reduce(unsure, axis=1), [True, False]),
-        (np.logical_and(unsure, True, out=np.zeros((2, 2), bool)), [[True, True], [False, True]]),
+        (doubted + doubted, [[True, True], [False, True]]),
+        (doubted == True, [[True, True], [False, True]]),  # noqa: E712
+        (np.logical_and.reduce(doubted), [False, True]),
+        (np.logical_and.reduce(doubted, axis=1), [True, False]),
+        (np.logical_and(doubted, True, out=np.zeros((2, 2), bool)), [[True, True], [False, True]]),
     ):
         assert not isinstance(plain, Decision)
         np.testing.assert_array_equal(plain, expected)
 
 
 def test_branches_are_read_without_a_warning() -> None:
-    chosen = np.where(UNSURE >= 0.0, np.array([1e40, 1.0]), 0.0)
+    chosen = np.where(unsure() >= 0.0, np.array([1e40, 1.0]), 0.0)
     np.testing.assert_array_equal(chosen.radius, [INF, 0.0])
 
 
@@ -120,7 +124,7 @@ def test_a_ball_over_two_branches_holds_both_to_the_last_digit() -> None:
 
 
 def test_two_equal_infinite_branches_are_one() -> None:
-    chosen = np.where(UNSURE >= 0.0, exact(INF, INF), exact(INF, 1.0))
+    chosen = np.where(unsure() >= 0.0, exact(INF, INF), exact(INF, 1.0))
     np.testing.assert_array_equal(chosen.radius, [0.0, 0.0])
 
 

@@ -34,7 +34,7 @@ def test_the_radius_of_a_sum_by_hand(size: float) -> None:
     terms = ball([size] * 4, [size / 2] * 4, BFLOAT16)
     share = 3 * (U + OWN)
     expected = 2 * size + 6 * size * share + 3 * TINY * (1 + share)
-    assert np.sum(terms).radius == pytest.approx(expected, rel=1e-12)
+    assert np.sum(terms).radius == pytest.approx(expected, rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("size", [1.0, TINY])
@@ -43,12 +43,12 @@ def test_a_sum_in_a_finer_format_is_rounded_once_more(size: float) -> None:
     share = 2.0**-24 + OWN
     inner = size + 3 * size * share + TINY * (1 + share)
     expected = inner + U * (2 * size + inner) + TINY
-    assert np.sum(terms).radius == pytest.approx(expected, rel=1e-12)
+    assert np.sum(terms).radius == pytest.approx(expected, rel=1e-12, abs=0.0)
 
 
 def test_a_sum_in_a_coarser_format_rounds_every_term_first() -> None:
     terms = row(1.0, 1.0, 1.0, arithmetic=Arithmetic("float32", "bfloat16", "float32"))
-    assert np.sum(terms).radius == pytest.approx(3 * (3 * U + 2 * OWN), rel=1e-12)
+    assert np.sum(terms).radius == pytest.approx(3 * (3 * U + 2 * OWN), rel=1e-12, abs=0.0)
 
 
 def test_the_radius_of_a_sum_covers_its_own_roundings() -> None:
@@ -63,16 +63,16 @@ def test_the_radius_of_a_sum_covers_its_own_roundings() -> None:
 def test_the_floor_of_a_sum_by_hand() -> None:
     """A sum loses 1 / (1 + u) in each addition, and is not less than its largest term."""
     most = np.sum(np.abs(row(1000.0, 1.0, 1.0, arithmetic=BFLOAT16))).floor
-    assert most == pytest.approx(1000 / (1 + U), rel=1e-12)
+    assert most == pytest.approx(1000 / (1 + U), rel=1e-12, abs=0.0)
     assert Fraction(float(most)) <= 1000 / (1 + Fraction(U))
     equal = np.sum(np.abs(ball([2.0, 2.0], [0.5, 0.5], BFLOAT16))).floor
-    assert equal == pytest.approx(3 / (1 + U), rel=1e-12)
+    assert equal == pytest.approx(3 / (1 + U), rel=1e-12, abs=0.0)
     tiny = np.sum(np.abs(row(8 * TINY, 8 * TINY, arithmetic=BFLOAT16))).floor
-    assert tiny == pytest.approx(16 * TINY / (1 + U) - TINY, rel=1e-12)
+    assert tiny == pytest.approx(16 * TINY / (1 + U) - TINY, rel=1e-12, abs=0.0)
     for size in (1.0, 8 * TINY):
         cast = np.sum(np.abs(row(size, size, arithmetic=MIXED))).floor
         inner = 2 * size / (1 + 2.0**-24) - TINY
-        assert cast == pytest.approx(inner * (1 - U) - TINY, rel=1e-12)
+        assert cast == pytest.approx(inner * (1 - U) - TINY, rel=1e-12, abs=0.0)
     np.testing.assert_array_equal(np.sum(np.abs(ball([0.0], [INF]))).floor, 0.0)
 
 
@@ -179,20 +179,15 @@ def test_partial_products_overflow_where_their_errors_carry_them_over(
     assert np.isnan(product.value) == nan
 
 
-# Of a matrix product: a row, a column, and which of their terms are not exactly 0.
-COUNTED: dict[str, tuple[Ball, Ball, int]] = {
-    "full": (row(1.0, 1.0, 1.0, arithmetic=BFLOAT16), row(1.0, 1.0, 1.0, arithmetic=BFLOAT16), 3),
-    "zeros": (row(1.0, 1.0, 1.0, arithmetic=BFLOAT16), row(1.0, 0.0, 1.0, arithmetic=BFLOAT16), 2),
-    "one radius": (
-        ball([1.0, 1.0, 1.0, 0.0], [0.5, 0.0, 0.0, 0.0], BFLOAT16),
-        row(1.0, 1.0, 1.0, 1.0, arithmetic=BFLOAT16),
-        3,
-    ),
-    "radii around zero": (
-        row(1.0, 1.0, 1.0, 1.0, arithmetic=BFLOAT16),
-        ball([0.0, 0.0, 1.0, 1.0], [0.5, 0.0, 0.0, 1.0], BFLOAT16),
-        3,
-    ),
+Numbers = list[float]
+ONES, EXACT = [1.0] * 4, [0.0] * 4
+
+# Two rows, each with its radii, and how many of their products are not exactly 0.
+COUNTED: dict[str, tuple[Numbers, Numbers, Numbers, Numbers, int]] = {
+    "full": (ONES, EXACT, ONES, EXACT, 4),
+    "zeros": (ONES, EXACT, [1.0, 0.0, 1.0, 0.0], EXACT, 2),
+    "one radius": ([1.0, 1.0, 1.0, 0.0], [0.5, 0.0, 0.0, 0.0], ONES, EXACT, 3),
+    "radii around zero": (ONES, EXACT, [0.0, 0.0, 1.0, 1.0], [0.5, 0.0, 0.0, 1.0], 3),
 }
 
 
@@ -200,36 +195,43 @@ COUNTED: dict[str, tuple[Ball, Ball, int]] = {
 @pytest.mark.parametrize("flipped", [False, True])
 def test_the_radius_of_a_product_by_hand(name: str, flipped: bool) -> None:
     """n products round, then n - 1 sums of these; each may flush."""
-    x, y, count = COUNTED[name]
+    *operands, count = COUNTED[name]
+    x, y = (ball(*operands[place : place + 2], BFLOAT16) for place in (0, 2))
     spread = x.radius @ np.abs(y.value) + np.abs(x.value) @ y.radius + x.radius @ y.radius
     share = U + U * (count - 1) * (1 + U) + count * OWN
     gauge = np.abs(x.value) @ np.abs(y.value) + spread
     expected = spread + gauge * share + count * 2 * TINY * (1 + share)
     found = y @ x if flipped else x @ y
-    assert found.radius == pytest.approx(expected, rel=1e-12)
+    assert found.radius == pytest.approx(expected, rel=1e-12, abs=0.0)
     assert found.arithmetic is BFLOAT16
 
 
-PRODUCTS: dict[str, tuple[Ball, Ball, float, float]] = {
-    "up": (row(1.0, -1.0), row(3e38, -3e38), 6e38, INF),
-    "down": (row(-1.0, 1.0), row(3e38, -3e38), -6e38, INF),
-    "large": (row(2.0, 2.0), row(3e38, 3e38), 1.2e39, INF),
-    "large and negative": (row(-2.0, -2.0), row(3e38, 3e38), -1.2e39, INF),
-    "large, on the other side": (row(3e38, 3e38), row(-2.0, -2.0), -1.2e39, INF),
-    "both": (row(1.0, -1.0, 1.0, -1.0), row(3e38, -3e38, -3e38, 3e38), NAN, INF),
-    "radii": (ball([0.0, 0.0], [3e38, 3e38]), row(1.0, 1.0), NAN, INF),
-    "NaN on the left": (row(NAN, 1.0), row(1.0, 1.0), NAN, 0.0),
-    "NaN on the right": (row(1.0, 1.0), row(NAN, 1.0), NAN, 0.0),
-    "NaN on both sides": (row(NAN, 1.0), row(NAN, 1.0), NAN, 0.0),
+# Two rows, and what their product is.
+PRODUCTS: dict[str, tuple[Numbers, Numbers, float, float]] = {
+    "up": ([1.0, -1.0], [3e38, -3e38], 6e38, INF),
+    "down": ([-1.0, 1.0], [3e38, -3e38], -6e38, INF),
+    "large": ([2.0, 2.0], [3e38, 3e38], 1.2e39, INF),
+    "large and negative": ([-2.0, -2.0], [3e38, 3e38], -1.2e39, INF),
+    "large, on the other side": ([3e38, 3e38], [-2.0, -2.0], -1.2e39, INF),
+    "both": ([1.0, -1.0, 1.0, -1.0], [3e38, -3e38, -3e38, 3e38], NAN, INF),
+    "NaN on the left": ([NAN, 1.0], [1.0, 1.0], NAN, 0.0),
+    "NaN on the right": ([1.0, 1.0], [NAN, 1.0], NAN, 0.0),
+    "NaN on both sides": ([NAN, 1.0], [NAN, 1.0], NAN, 0.0),
 }
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_what_a_product_beyond_the_largest_number_is(name: str) -> None:
     x, y, value, radius = PRODUCTS[name]
-    product = x @ y
+    product = row(*x) @ row(*y)
     np.testing.assert_allclose(product.value, value, rtol=1e-6)
     np.testing.assert_array_equal(product.radius, radius)
+
+
+def test_radii_of_a_product_may_overflow_both_ways() -> None:
+    product = ball([0.0, 0.0], [3e38, 3e38]) @ np.ones(2)
+    assert np.isnan(product.value)
+    assert np.isinf(product.radius)
 
 
 def test_every_row_of_a_product_is_judged_by_itself() -> None:
