@@ -66,6 +66,12 @@ ROUNDING: tuple[Rule, ...] = (
     # elementwise.py
     _rule("_sum", r"count_nonzero\(None\)", SPEED, _SLOW),
     _rule("_sum", r"magnitude < rule\.reach", WIDER, _MOST),
+    _rule(
+        "_most_over_root",
+        r"kept >= 0",
+        EQUIVALENT,
+        "a root that may lose all of itself is no safe divisor, and this is not asked",
+    ),
     _rule("_rounded", r"count_nonzero\(None\)", SPEED, _SLOW),
     _rule("_either", r"only\.shape", EQUIVALENT, _BROADCAST),
     _rule("_capped", r"radius >= farthest", EQUIVALENT, _MOST),
@@ -102,6 +108,7 @@ ROUNDING: tuple[Rule, ...] = (
         "the difference is rounded relative to itself, which the floor of the total covers 8 times",
     ),
     _rule("_finished", r"count_nonzero\(None\)", SPEED, _SLOW),
+    _rule("_sum_rule", r"largest <= rule", EQUIVALENT, _MOST),
     _rule("_special_terms", r"dtype=None|keepdims=keepdims, \)", EQUIVALENT, _FLOAT64),
     _rule("_special_terms", r"zeros_like\(None\)", EQUIVALENT, "nothing, of any shape"),
     _rule("_special_terms", r"ball\.value (>=|<=) 0\.0|ball\.value [<>] 1\.0", EQUIVALENT, _ROW),
