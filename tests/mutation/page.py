@@ -22,7 +22,8 @@ HEAD = """\
 `make mutation ARGS=PACKAGE` changes the code of a package in every small way that mutmut knows (an
 operator, a number, an argument, a string), one at a time, and runs the tests that reach the changed
 function. The tests *kill* a mutant if one of them fails; a mutant that runs far longer than its
-tests is a *timeout* and counts as killed.
+tests is a *timeout* and counts as killed. Mutants of functions that loading the tests already calls
+run once more, each in a process that has it from the start.
 
 The score is killed and timeout over all mutants that were run or that no test reaches. Packages,
 tests and the tests left out are named in `tests/mutation/packages.py`; the kinds of survivors in
