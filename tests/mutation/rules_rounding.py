@@ -108,7 +108,9 @@ ROUNDING: tuple[Rule, ...] = (
         "the difference is rounded relative to itself, which the floor of the total covers 8 times",
     ),
     _rule("_finished", r"count_nonzero\(None\)", SPEED, _SLOW),
-    _rule("_sum_rule", r"largest <= rule", EQUIVALENT, _MOST),
+    _rule(
+        "_sum_rule", r"largest <= rule|_nan or not", SPEED, "the parts put in are those there are"
+    ),
     _rule("_special_terms", r"dtype=None|keepdims=keepdims, \)", EQUIVALENT, _FLOAT64),
     _rule("_special_terms", r"zeros_like\(None\)", EQUIVALENT, "nothing, of any shape"),
     _rule("_special_terms", r"ball\.value (>=|<=) 0\.0|ball\.value [<>] 1\.0", EQUIVALENT, _ROW),
