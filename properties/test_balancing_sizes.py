@@ -1,4 +1,4 @@
-"""Quantile Balancing at size: numbers of experts between powers of two, and tokens beyond a tile.
+"""Quantile Balancing at size: numbers of experts, of bins, and of tokens beyond a tile.
 
 Legend: M tokens, N routed experts, K top_k, B histogram bins. k = top_k, m = valid tokens, n = N.
 """
@@ -6,7 +6,13 @@ Legend: M tokens, N routed experts, K top_k, B histogram bins. k = top_k, m = va
 from __future__ import annotations
 
 from properties.judgement.balancing import require_some_constant
-from properties.judgement.balancing_runs import choices_for, rounded, updated, valid_rows
+from properties.judgement.balancing_runs import (
+    choices_for,
+    require_centred,
+    rounded,
+    updated,
+    valid_rows,
+)
 from properties.judgement.balancing_state import Followed
 from properties.registry import specification
 from properties.strategies import balancing_sizes
@@ -24,23 +30,27 @@ from properties.subject import Subject
     inputs=balancing_sizes.at_size(2),
 )
 def test_qb_sizes(subject: Subject, inputs: SizedBatches) -> None:
-    """Balancing is right at every number of experts, and at every number of tokens.
+    """Balancing is right at every number of experts, of tokens, and of bins.
 
-    The exact update is judged as in QB-VALUE; a balancer's routing, counts and update as in
-    QB-OBSERVE, QB-HIST-BINS and QB-HIST-ERROR.
+    The exact update is judged as in QB-VALUE and QB-CENTRE; a balancer's routing, counts and update
+    as in QB-OBSERVE, QB-HIST-BINS, QB-HIST-ERROR and QB-HIST-CENTRE.
 
     Hypotheses: k < n, finite logits and bias. Every case has eighteen numbers of experts from 34 to
     256, odd numbers of half warps, of warps and of pairs of warps among them, with up to 33 tokens,
-    k = 4 and others; then 1,030 tokens at 256 experts and 262 at 896. Biases may put all biased
-    scores below 0, and the k wanted experts may stand side by side, or 32 apart.
+    k = 4 and others; exactly 32, 64, 128, 256 and 512 experts; then 1,030 tokens at 256 experts,
+    262 at 896, and 66,000 at 3. Biases may put all biased scores below 0, and the k wanted experts
+    may stand side by side, or 32 apart. Five experts have seventeen numbers of bins from 32 to
+    4,095: the powers of two, the first beyond each from 256 on, and one in between.
 
     Source: Eq. 13 and Eq. 14 have no sizes. Kernels do: lanes of a warp, which hold a part of the
-    experts each; experts padded to a power of two; a fast path for k = 4; a tile of tokens, which
-    is the shorter, the more experts there are; counts of eight bits within a tile.
+    experts each; a template for a power of two, and experts padded to one; a fast path for k = 4; a
+    tile of tokens, which is the shorter, the more experts there are; counts of eight bits within a
+    tile, numbers of rows in sixteen; a scan over bins, a thread each, and over several blocks.
 
     Legal freedoms: those of QB-VALUE, QB-OBSERVE, QB-HIST-BINS and QB-HIST-ERROR.
 
-    If it fails: a size that no test has. The message names the tokens and the experts.
+    If it fails: a size that no test has. The message names the tokens and the experts, or shows
+    the call with its number of bins.
     """
     for batch in inputs.batches:
         if "quantile_update" in subject.offered:
@@ -55,7 +65,9 @@ def _require_exact(subject: Subject, batch: SizedBatch) -> None:
         return
     choices = choices_for(subject, given, subject.conventions.expert_rank)
     what = f"quantile_update of {given.logits.shape[0]} tokens and {len(given.bias)} experts"
-    require_some_constant(subject, updated(subject, given), choices, what)
+    actual = updated(subject, given)
+    require_some_constant(subject, actual, choices, what)
+    require_centred(subject, actual, choices, what)
 
 
 def _require_balanced(subject: Subject, batch: SizedBatch) -> None:

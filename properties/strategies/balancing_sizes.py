@@ -1,4 +1,4 @@
-"""Batches at the sizes where kernels that balance change: widths of warps, and rows of a tile.
+"""Batches at the sizes where kernels that balance change: widths of warps, rows, bins of a scan.
 
 Legend: M tokens, N routed experts, K top_k, B histogram bins.
 """
@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from properties.protocol import Array
 from properties.strategies.optimality import uniform_seeds
 
-__all__ = ["LONG", "WIDTHS", "SizedBatch", "SizedBatches", "at_size", "batches"]
+__all__ = [
+    "LONG",
+    "POWERS",
+    "SCANNED",
+    "WIDTHS",
+    "SizedBatch",
+    "SizedBatches",
+    "at_size",
+    "batches",
+]
 
 # Every number of experts between two powers of two, and of each part one: an odd number of half
 # warps, of warps and of pairs of them, one off those, and the others.
@@ -33,14 +42,27 @@ TOP_KS = (4, 4, 4, 1, 2, 3, 5, 6, 8, 9, 10, 12, 16, 22)
 TOKENS = (5, 9, 17, 20, 33)
 MORE_TOKENS = (64, 130, 200)
 
+# Numbers of experts that kernels have a template for, and fill warps and blocks without a mask.
+POWERS = (32, 64, 128, 256, 512)
+
 # (M, N, K, B): more tokens than a tile has rows, where many experts leave room for few. Two bins
-# hold more of them than eight bits count.
-LONG = ((1030, 256, 4, 2), (262, 896, 16, 3))
+# hold more of them than eight bits count. The last are more rows than sixteen bits number.
+MANY_ROWS = 2**16
+LONG = ((1030, 256, 4, 2), (262, 896, 16, 3), (MANY_ROWS + 464, 3, 1, 2))
+
+# Numbers of bins, as first and last of a stretch of which one is taken: a thread a bin or several,
+# blocks of up to 1,024 threads, which a scan over bins fills, or not, or has to pass twice.
+SCANNED = (
+    *((32, 32), (33, 127), (128, 128), (129, 254), (255, 255), (256, 256), (257, 257), (258, 511)),
+    *((512, 512), (513, 513), (514, 1023), (1024, 1024), (1025, 1025), (1026, 2047), (2048, 2048)),
+    *((2049, 2049), (2050, 4095)),
+)
+SCANNED_EXPERTS, SCANNED_TOKENS = 5, 24
 
 BIASES = ("zero", "small", "wide", "below", "offset")
 HEAT = ("none", "slope", "side by side", "in one lane")
 LANES = 32
-BINS = (64, 16, 3, 1000)
+BINS, FINE_BINS = (64, 16, 3, 1000), 1000
 
 _Choice = TypeVar("_Choice")
 
@@ -66,12 +88,16 @@ class SizedBatches(NamedTuple):
 
 
 def at_size(times: int) -> st.SearchStrategy[SizedBatches]:
-    """``times`` batches of each part of WIDTHS, and one of each size in LONG."""
+    """``times`` batches of each part of WIDTHS, one of each of LONG, of POWERS and of SCANNED."""
 
     def seeded(seed: int) -> SizedBatches:
         rng = np.random.default_rng(seed)
         wide = [_wide(rng, widths) for _ in range(times) for widths in WIDTHS]
-        return SizedBatches((*wide, *(_batch(rng, *sizes) for sizes in LONG)))
+        long = [_batch(rng, *sizes) for sizes in LONG]
+        apart = np.random.default_rng([seed, 1])
+        powers = [_filling(apart, width) for width in POWERS]
+        scanned = [_scanned(apart, *stretch) for stretch in SCANNED]
+        return SizedBatches((*wide, *long, *powers, *scanned))
 
     return uniform_seeds().map(seeded)
 
@@ -100,6 +126,20 @@ def _wide(
     mask = rng.random(len(batch.logits)) < 0.7
     batch.logits[~mask] = np.linspace(9.0, -9.0, num_experts)  # no padding that goes unnoticed
     return batch._replace(mask=mask)
+
+
+def _filling(rng: np.random.Generator, width: int) -> SizedBatch:
+    """That many experts, with bins fine enough to tell what each of them is given."""
+    return _batch(rng, _one_of(rng, (20, 33)), width, _one_of(rng, TOP_KS), FINE_BINS)
+
+
+def _scanned(rng: np.random.Generator, fewest: int, most: int) -> SizedBatch:
+    """Tokens that want from none to all of the experts: required biases of the whole range."""
+    shape, top_k = (SCANNED_TOKENS, SCANNED_EXPERTS), int(rng.integers(1, SCANNED_EXPERTS))
+    wanted_MN = rng.random(shape) < rng.random((SCANNED_TOKENS, 1))
+    logits = np.where(wanted_MN, 4.0, -4.0) + rng.standard_normal(shape)
+    bias = _one_of(rng, (0.0, 0.3, 3.0)) * rng.standard_normal(SCANNED_EXPERTS)
+    return SizedBatch(logits, bias, top_k, int(rng.integers(fewest, most + 1)))
 
 
 def _batch(

@@ -15,7 +15,14 @@ from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.reference import Reference
 from properties.registry import find
-from properties.strategies.balancing_sizes import LONG, WIDTHS, SizedBatch, SizedBatches
+from properties.strategies.balancing_sizes import (
+    LONG,
+    POWERS,
+    SCANNED,
+    WIDTHS,
+    SizedBatch,
+    SizedBatches,
+)
 
 
 def drawn() -> tuple[SizedBatches, ...]:
@@ -38,6 +45,15 @@ def test_every_case_has_every_long_size_and_every_part_of_the_widths() -> None:
         for widths in WIDTHS:
             assert any(n in widths for m, n, *_ in found if m < 100)
         assert sum(k == 4 for _, _, k, _ in found if k != 22) >= 3
+
+
+def test_every_case_has_every_power_of_two_and_every_stretch_of_bins() -> None:
+    for case in drawn():
+        widths = {len(batch.bias) for batch in case.batches}
+        bins = {batch.num_bins for batch in case.batches if len(batch.bias) < 32}
+        assert set(POWERS) <= widths
+        for fewest, most in SCANNED:
+            assert bins & set(range(fewest, most + 1))
 
 
 def test_there_is_a_cutoff_everywhere_and_masks_and_low_biases_are_drawn() -> None:
