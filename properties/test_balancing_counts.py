@@ -228,11 +228,11 @@ def _repeated(subject: Subject, inputs: Counted, total: int) -> MicroBatch:
     "QB-HIST-MANY",
     source="App. D",
     needs=("balancer",),
-    examples=4,
-    inputs=balancing_state.counted((2**8, 2**11, 2**15, 2**16)),
+    examples=2,
+    inputs=balancing_state.counted((2**16,)),
 )
 def test_qb_hist_many(subject: Subject, inputs: Counted) -> None:
-    """One micro-batch of up to 65,542 tokens, all but the last ones equal, is counted in full.
+    """One micro-batch of 65,542 tokens, all but the last ones equal, is counted in full.
 
     The last three are other tokens; where masks are offered, one of padding stands before them.
     130 micro-batches of one token each are added to these counts, and one of all these tokens under
@@ -241,8 +241,8 @@ def test_qb_hist_many(subject: Subject, inputs: Counted) -> None:
     Hypotheses: k < n, finite logits and bias.
 
     Source and proof: App. D; nearly all of an expert's counts fall into one bin, so that whatever
-    adds them up one by one, in parts, or in a format of its own has to hold the whole number. The
-    last tokens are met by their own cutoffs and mask alone.
+    adds them up one by one, in parts, or in a format of its own has to hold the whole number, which
+    is more than sixteen bits do. The last tokens are met by their own cutoffs and mask alone.
 
     Legal freedoms: those of QB-HIST-BINS.
 

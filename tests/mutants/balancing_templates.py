@@ -12,7 +12,7 @@ import numpy as np
 
 from properties.protocol import Array
 from properties.reference import Reference
-from reference_numpy.balancing import target_rank
+from reference_numpy.balancing import bin_counts, target_rank
 from tests.mutants.balancing_state import Keeps, Kept
 
 
@@ -78,3 +78,14 @@ class CarriesOverEightWarps(Keeps):
             estimate_N = first_N * (np.ptp(self.bias) + 2.0) / self.num_bins
             self.write(estimate_N - estimate_N.mean())
             self.histogram = np.zeros_like(self.histogram)
+
+
+class CallInSixteenBits(Keeps):
+    """A micro-batch is counted in 16 bits without a sign: 65,536 tokens in a bin are none."""
+
+    killed_by = "QB-HIST-MANY"
+
+    class balancer_class(Kept):  # noqa: N801
+        def add(self, r_MN: Array) -> None:
+            counts_NB = bin_counts(r_MN, *self.range(), self.num_bins)
+            self.histogram = self.histogram + counts_NB.astype(np.uint16).astype(np.int64)
