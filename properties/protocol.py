@@ -133,7 +133,6 @@ class Balancer(Protocol):
     and "histogram" (further keys are kept as they are, and only these two are given with counts
     that the suite makes up); ``to(dtype)``, given the name of a format; ``set_enabled(flag)``;
     ``bias_storage_id()``; ``observe_recomputed(logits)``; the attribute ``reduced_histogram``.
-    A state is a snapshot: no later call changes its arrays; a torch module's have to be copied.
 
     On several ranks ``observe`` and ``histogram`` are about a rank's own tokens. ``update`` is
     called by all of them and pools the counts of every distinct token; afterwards all have the same

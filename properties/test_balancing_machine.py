@@ -37,7 +37,7 @@ def test_qb_hist_model(subject: Subject) -> BalancerMachine:
       changed nothing;
     * a loaded state is all there is: bias and counts are its own, also if the state's arrays, which
       may be parts of others, or transposed, are overwritten;
-    * what the last observations returned is what they had returned, and so is a saved state.
+    * what the last observations returned is what they had returned.
 
     Hypotheses: sigmoid scores, finite logits and bias, K = N included (nothing is counted then, or
     the balancer refuses with a ValueError or NotImplementedError that says why), counts within

@@ -241,9 +241,8 @@ def test_qb_state(subject: Subject, history: History) -> None:
     A balancer is saved between two micro-batches, and goes on. The state is loaded into a fresh
     balancer and into one with another bias and counts of its own; both continue like the first from
     where it was saved, with the range of the loaded bias, and keep no array that was loaded (see
-    QB-APART). What was saved is a snapshot: later calls leave the returned arrays as they are.
-    Loading a state without "bias" fails. The bias is observed, updated and switched in its own
-    storage (``bias_storage_id``, where offered).
+    QB-APART). Loading a state without "bias" fails. The bias is observed, updated and switched in
+    its own storage (``bias_storage_id``, where offered).
 
     Hypotheses: k < n, finite logits and bias, any masks.
 
@@ -254,8 +253,7 @@ def test_qb_state(subject: Subject, history: History) -> None:
     then 0 after loading. The switch may be part of the state or not. The bias may be held in a
     finer format than the routing's, in which it rounds to the one in force.
 
-    If it fails: a restart forgets the balance; a checkpoint that is written while training goes on,
-    or kept to go back to, holds a later state; a missing key goes unnoticed; or the optimiser, a
+    If it fails: a restart forgets the balance; a missing key goes unnoticed; or the optimiser, a
     CUDA graph or the gate holds the tensor of an old bias.
     """
     batches = micro_batches(subject, history)

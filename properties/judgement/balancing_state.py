@@ -64,11 +64,10 @@ class Saved:
     """A state dict, and what it stands for: the bias (N,) and counts (N, B) over r, or None.
 
     ``seen`` are the logits behind the counts, for balancers that show none. ``arrays`` is what has
-    to stay in ``state``, and in what the balancer has ``returned``.
+    to stay in ``state``.
     """
 
     state: dict[str, Any]
-    returned: dict[str, Any]
     arrays: dict[str, Any]
     bias: Array
     counts: Array | None
@@ -199,8 +198,7 @@ class Followed:
 
     def save(self) -> Saved:
         """The state dict, required to hold the bias and, unless it says None, the counts."""
-        returned = self.balancer.state_dict()
-        state = deepcopy(returned)
+        state = deepcopy(self.balancer.state_dict())  # PyTorch's is a view of what goes on changing
         # A state may hold the bias in a finer format than the one that routes.
         bias_N = self.subject.round_to_routing(_numbers(state, "bias"))
         bias_N = bias_N * self.subject.conventions.bias_sign
@@ -210,8 +208,9 @@ class Followed:
         if self.visible and state["histogram"] is not None:
             counts_NB = ascending(self.subject, _numbers(state, "histogram"))
             _require_equal(counts_NB, self.counts, "the state dict's histogram")
-        seen, enabled = tuple(self._seen), self.model.enabled
-        return Saved(state, returned, deepcopy(state), self.bias, counts_NB, seen, enabled)
+        return Saved(
+            state, deepcopy(state), self.bias, counts_NB, tuple(self._seen), self.model.enabled
+        )
 
     def stored(self, bias_N: Array, counts_NB: Array) -> Saved:
         """The state dict that a balancer with this bias and these counts over r would have.
@@ -223,7 +222,7 @@ class Followed:
             "bias": self.subject.as_bias(laid_out(bias_N.copy(), layout_for(bias_N, place))),
             "histogram": laid_out(kept_NB, layout_for(kept_NB, place)),
         }
-        return Saved(state, {}, deepcopy(state), bias_N, counts_NB, (), self.model.enabled)
+        return Saved(state, deepcopy(state), bias_N, counts_NB, (), self.model.enabled)
 
     def load(self, saved: Saved) -> None:
         """Load a state: bias and counts are those of the state, whatever they were before.
@@ -233,12 +232,6 @@ class Followed:
         for key, array in saved.arrays.items():
             if isinstance(array, np.ndarray) and not same_entry(array, saved.state[key]):
                 raise ViolationError(f"the balancer wrote into the {key!r} that it had loaded")
-        for key, array in saved.returned.items():
-            if isinstance(array, np.ndarray) and not same_entry(array, saved.arrays[key]):
-                raise ViolationError(
-                    f"a later call changed the {key!r} that state_dict had returned; a state is a "
-                    "snapshot: let state_dict return copies"
-                )
         self.balancer.load_state_dict(saved.state)
         counts_NB = np.zeros_like(self.counts) if saved.counts is None else saved.counts
         self._replace(saved.bias, counts_NB, saved.seen)

@@ -200,11 +200,11 @@ class NeedsCutoff(Keeps):
 
 
 class LossDeclared(Keeps):
-    """The state dict says that pending counts are not in it."""
+    """The state dict says that pending counts are not in it; the live bias is."""
 
     class balancer_class(Kept):  # noqa: N801
         def state_dict(self) -> dict[str, Any]:
-            return {"bias": self.bias.copy(), "histogram": None}
+            return {"bias": self.bias, "histogram": None}
 
         def load_state_dict(self, state: Mapping[str, Any]) -> None:
             counts_NB = state["histogram"]
@@ -214,11 +214,11 @@ class LossDeclared(Keeps):
 
 
 class SwitchSaved(Keeps):
-    """The switch is part of the state dict, and tokens are added to the counts in place."""
+    """The switch is part of the state dict, whose arrays are the live ones, as in PyTorch."""
 
     class balancer_class(Kept):  # noqa: N801
         def state_dict(self) -> dict[str, Any]:
-            return super().state_dict() | {"enabled": self.enabled}
+            return {"bias": self.bias, "histogram": self.histogram, "enabled": self.enabled}
 
         def add(self, r_MN: Array) -> None:
             before = self.histogram

@@ -13,7 +13,6 @@ import numpy as np
 
 from properties.protocol import Array, Routing
 from properties.reference import Reference
-from reference_numpy.balancing import bin_counts
 from tests.mutants.balancing import ExactUpdate
 from tests.mutants.balancing_state import Keeps, Kept
 
@@ -109,29 +108,6 @@ class KeepsTheLoadedState(Keeps):
         def load_state_dict(self, state: Mapping[str, Array]) -> None:
             super().load_state_dict(state)
             self.histogram = state["histogram"]
-
-
-class SavesTheLivingBias(Keeps):
-    """A state holds a copy of the counts, and the bias itself, into which updates write."""
-
-    killed_by = "QB-STATE"
-
-    class balancer_class(Kept):  # noqa: N801
-        def state_dict(self) -> dict[str, Array]:
-            return super().state_dict() | {"bias": self.bias}
-
-
-class SavesTheLivingCounts(Keeps):
-    """A state holds a copy of the bias, and the counts themselves, to which tokens are added."""
-
-    killed_by = "QB-HIST-MODEL"
-
-    class balancer_class(Kept):  # noqa: N801
-        def add(self, r_MN: Array) -> None:
-            self.histogram += bin_counts(r_MN, *self.range(), self.num_bins)
-
-        def state_dict(self) -> dict[str, Array]:
-            return super().state_dict() | {"histogram": self.histogram}
 
 
 class OneBufferForAll(Reference):
