@@ -119,6 +119,7 @@ def test_elements_move_with_their_radii(name: str) -> None:
     moved = VIEWS[name](x)
     np.testing.assert_array_equal(moved.value, VIEWS[name](x.value))
     np.testing.assert_array_equal(moved.radius, VIEWS[name](x.radius))
+    assert VIEWS[name](Ball.exact(x.value, FLOAT32)).spread is None
 
 
 def test_joining_takes_plain_arrays_as_exact() -> None:
