@@ -228,7 +228,7 @@ def _repeated(subject: Subject, inputs: Counted, total: int) -> MicroBatch:
     "QB-HIST-MANY",
     source="App. D",
     needs=("balancer",),
-    examples=2,
+    examples=1,
     inputs=balancing_state.counted((2**16,)),
 )
 def test_qb_hist_many(subject: Subject, inputs: Counted) -> None:

@@ -24,7 +24,7 @@ from properties.subject import Subject
     "QB-RANKS",
     source="App. D",
     needs=("ranks", "balancer"),
-    examples=32,
+    examples=28,
     inputs=splits.rounds(),
 )
 def test_qb_ranks(subject: Subject, inputs: RoundsInputs) -> None:
@@ -63,7 +63,7 @@ def test_qb_ranks(subject: Subject, inputs: RoundsInputs) -> None:
     "QB-RANKS-STATE",
     source="App. D",
     needs=("ranks", "balancer"),
-    examples=12,
+    examples=9,
     inputs=splits.lives(),
 )
 def test_qb_ranks_state(subject: Subject, inputs: LifeInputs) -> None:

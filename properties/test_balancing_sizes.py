@@ -26,7 +26,7 @@ from properties.subject import Subject
     "QB-SIZES",
     source="Eq. 13, Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
-    examples=2,
+    examples=1,
     inputs=balancing_sizes.at_size(2),
 )
 def test_qb_sizes(subject: Subject, inputs: SizedBatches) -> None:

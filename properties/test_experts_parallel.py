@@ -29,7 +29,7 @@ BESIDE = " beside a bad token"
     source="Eq. 11, 12",
     needs=("ranks",),
     any_of=("experts", "experts_vjp"),
-    examples=40,
+    examples=34,
     drawn=splits.parallel_experts(),
 )
 def test_dsp_parallel(subject: Subject, drawn: ParallelExperts) -> None:

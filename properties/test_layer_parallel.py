@@ -36,7 +36,7 @@ BESIDE = " beside a bad token"
     source="Eq. 11",
     needs=("ranks",),
     any_of=("layer", "layer_vjp"),
-    examples=36,
+    examples=30,
     drawn=splits.parallel_layers(),
 )
 def test_lay_parallel(subject: Subject, drawn: ParallelLayer) -> None:

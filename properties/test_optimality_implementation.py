@@ -22,7 +22,7 @@ OWN_ROUNDS, MORE_ROUNDS = 400, 8
     "OPT-IMPL",
     source="Eq. 14; App. C",
     needs=("quantile_update",),
-    examples=100,
+    examples=75,
     inputs=optimality.batches(),
 )
 def test_opt_impl(subject: Subject, inputs: BatchInputs) -> None:

@@ -90,7 +90,7 @@ SIZES = (
     _call(9, 128, 4, 6, 4, 3, 1, 3),
     # Second tiles both ways, of the router and of the up projection; more tokens than a block of
     # 16 at more experts than 128; several shared experts of an aligned width; one token with many.
-    _call(150, 80, 12, 132, 3, 2, 2, 16),
+    _call(140, 76, 12, 132, 3, 2, 2, 16),
     _call(18, 130, 1, 5, 3, 2, 1, 2),
     _call(1, 3, 2, 5, 3, 2, 5, 2),
     _call(2112, 1, 1, 3, 2, 2, 1, 4),
