@@ -122,7 +122,7 @@ def test_the_page_tells_what_kills_a_mutant() -> None:
     assert "| NRM-SCALE | 0 | 1 | 0 | none, see below |" in text
     assert "* `norm-WeightMissing`: **NRM-VALUE**, NRM-SCALE\n" in text
     assert "* `norm-EpsOnTheSum`: not NRM-VALUE\n" in text
-    assert "| norm | 5 | 3 | 2 | 2 |" in text
+    assert "| norm | 8 | 3 | 2 | 2 |" in text
 
 
 def test_claims_of_balancing_call_an_implementation() -> None:

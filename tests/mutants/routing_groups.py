@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-import reference_numpy as reference
 from properties.protocol import Array, Conventions, Routing
 from properties.reference import Reference
+from reference_numpy import routing as reference
 
 
 class Grouped(Reference):
