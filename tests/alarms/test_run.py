@@ -74,7 +74,7 @@ def test_a_later_call_goes_on_and_sums_up(tmp_path: Path, capsys: Any) -> None:
     told = capsys.readouterr()
     assert "line 2 of" in told.err
     assert "log: 1 runs to go on from, 0 of other code, lane or ranks" in told.out
-    assert "2 whole runs of 2 implementations: 10 verdicts" in told.out
+    assert "2 whole runs of 2 implementations: 16 verdicts" in told.out
     assert "at most 77.6 % of runs" in page.read_text(encoding="utf-8")
 
 

@@ -97,7 +97,6 @@ REASONS = (
             "RTR-TIES",
             "RTR-SMALLGAP",
             "RTR-RELABEL",
-            "RTR-STRIDE",
         ),
     ),
     Reason(
@@ -121,8 +120,8 @@ REASONS = (
     ),
     Reason("has K = N, where no expert can be left out", (DROPPED,), ("RTR-ALL",)),
     Reason(
-        "asks for gradients near 0: smaller ones, and those of weights that do not vary, are so",
-        (ZERO, UNIFORM, LOWER),
+        "asks for gradients near 0, and smaller ones are so",
+        (ZERO, LOWER),
         ("RTR-GRAD-FLAT",),
     ),
     Reason(
@@ -159,7 +158,7 @@ REASONS = (
     Reason(
         "allows for four roundings to storage and more in a row, which are as large as this error",
         (LOWER,),
-        ("LAY-TINY", "LAY-MIXED", "DSP-GRAD-SIZES", "DSP-SIZES"),
+        ("LAY-TINY", "LAY-MIXED", "DSP-SIZES"),
         ("bfloat16",),
     ),
     Reason("has no routed output, or the same in both calls", (DROPPED, UNIFORM), ("LAY-SHARED",)),
