@@ -205,7 +205,7 @@ def test_qb_hist_bins(subject: Subject, inputs: HistogramInputs) -> None:
     "QB-HIST-ERROR",
     source="App. D",
     needs=("balancer",),
-    examples=75,
+    examples=100,
     inputs=balancing.histograms(),
 )
 def test_qb_hist_error(subject: Subject, inputs: HistogramInputs) -> None:

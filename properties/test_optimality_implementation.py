@@ -22,7 +22,7 @@ OWN_ROUNDS, MORE_ROUNDS = 400, 8
     "OPT-IMPL",
     source="Eq. 14; App. C",
     needs=("quantile_update",),
-    examples=75,
+    examples=100,
     inputs=optimality.batches(),
 )
 def test_opt_impl(subject: Subject, inputs: BatchInputs) -> None:

@@ -68,8 +68,8 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
     Two batches of one size are routed, with and without groups, one after the other in the same
     memory, as a bias is updated in place; then comes the backward pass of the first and that of the
     second; then the second once more, both ways, and a batch of another size. Every array that was
-    returned still has its bits at the end. Memory is poisoned with NaN before one of the last
-    calls, now of one method and now of another, where ``poison`` is offered.
+    returned still has its bits at the end. Memory is poisoned with NaN before the last
+    calls of one method, now of this and now of that one, where ``poison`` is offered.
 
     Hypotheses: those of RTR-VALID, RTR-GROUPS and RTR-GRAD with a finite bias, for whichever
     methods are offered. Proof: Eq. 13 is a function of its arguments.
@@ -89,7 +89,7 @@ def test_rtr_calls(subject: Subject, drawn: tuple[CallInputs, CallInputs, CallIn
         for call in (first, second):
             sequence.make(call, memory, backward=backward)
     poisoned = METHODS[second.top_k % len(METHODS)]
-    for call, lies, before in ((second, memory, poisoned), (other, elsewhere, "")):
+    for call, lies, before in ((second, memory, poisoned), (other, elsewhere, poisoned)):
         for backward in (False, True):
             sequence.make(call, lies, backward=backward, poisoned=before)
     for returned in sequence.kept:
