@@ -13,11 +13,11 @@ from properties.boundary import arrays_in, checked_result, describe
 from properties.errors import AdapterError, ViolationError
 from properties.protocol import Array
 
-# What came back from so many observations is watched: there may be several buffers, or one a shape.
-OBSERVATIONS = 4
-
 if TYPE_CHECKING:
     from properties.subject import Routed, Subject
+
+# What came back from so many observations is watched: there may be several buffers, or one a shape.
+OBSERVATIONS = 4
 
 
 class SubjectBalancer:

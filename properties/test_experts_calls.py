@@ -10,7 +10,8 @@ import numpy as np
 from properties.checks import require, within
 from properties.errors import NotOfferedError
 from properties.judgement.experts import ExpertCall, all_within
-from properties.judgement.experts_calls import WAYS, Kept, Rewritten, expanded, laid_out_in
+from properties.judgement.experts_calls import WAYS, Rewritten, expanded, laid_out_in
+from properties.judgement.memory import Kept
 from properties.registry import specification
 from properties.strategies import experts_seeded as experts
 from properties.strategies import experts_sized as sized

@@ -5,7 +5,6 @@ Legend: M tokens, N routed experts, K top_k, D model width, L latent width, S sh
 
 from __future__ import annotations
 
-from properties.judgement.experts_calls import Kept
 from properties.judgement.layer_repeats import (
     Judged,
     Rewritten,
@@ -13,6 +12,7 @@ from properties.judgement.layer_repeats import (
     expanded,
     laid_out_in,
 )
+from properties.judgement.memory import Kept
 from properties.registry import specification
 from properties.strategies import layer_calls
 from properties.strategies.arrays import LAYOUTS
@@ -38,10 +38,12 @@ def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
     Legal freedoms: those of LAY-VALUE and LAY-GRAD.
 
     If it fails while LAY-VALUE and LAY-GRAD hold: tokens beyond an expert's capacity, beyond a
-    chunk or after the last full tile are left out, or the last tile where all are full; a width is
-    cut down to a multiple of 8, 16 or 128; the path for aligned widths or powers of two is another
-    function; ids end at 255 or 511; the backward pass has a table of eight or sixteen slots; or
-    only the gradient of the first chunk is kept.
+    chunk or after the last full tile are left out, or the last tile where all are full; a tile
+    forgets its offset where it is second both ways; gradients of several shared experts that were
+    computed as one are taken apart wrongly; a width is cut down to a multiple of 8, 16 or 128; the
+    path for aligned widths or powers of two is another function; ids end at 255 or 511; the
+    backward pass has a table of eight or sixteen slots; or only the gradient of
+    the first chunk is kept.
     """
     for one in inputs.layers(digits_left(subject)):
         judged = Judged.of(subject, one)

@@ -1,23 +1,20 @@
-"""Ways to lay the arguments of a call out in memory, and results that have to stay as they are.
+"""Ways to lay the arguments of a call out in memory, and calls that lie in the same memory.
 
 Legend: M tokens, N experts, L latent width, H hidden width of an expert.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from properties.boundary import arrays_in
-from properties.calls import Call
-from properties.checks import require
 from properties.judgement.experts import ExpertCall, parts
+from properties.judgement.memory import Rewritable
 from properties.protocol import Array, ExpertParameters
 from properties.strategies.arrays import LAYOUTS, Layout, laid_out
-from properties.subject import Subject
 
-__all__ = ["WAYS", "Kept", "Rewritten", "expanded", "laid_out_in"]
+__all__ = ["WAYS", "Rewritten", "expanded", "laid_out_in"]
 
 WAYS = len(LAYOUTS)
 
@@ -73,31 +70,24 @@ def _by_columns(projections: Array) -> Array:
 
 
 class Rewritten:
-    """Calls whose arguments all lie in the same memory, behind the same views.
-
-    The views are read-only and of the formats of storage and routing, so that the implementation
-    is given that memory itself.
-    """
+    """Calls whose arguments all lie in the same memory, behind the same views."""
 
     def __init__(self, call: ExpertCall) -> None:
-        """Memory of the shapes of ``call``."""
-        subject = call.subject
+        """Memory of the shapes of ``call``, in the formats of storage and routing."""
+        subject, self._memory = call.subject, Rewritable()
         stored = (call.x, call.cotangent, *parts(call.parameters))
-        self.memory = [
-            *(np.zeros(values.shape, subject.storage_dtype) for values in stored),
-            np.zeros(call.weights.shape, subject.routing_dtype),
-            np.zeros(call.expert_ids.shape, call.expert_ids.dtype),
+        self._views = [
+            *(self._memory.view(values.shape, subject.storage_dtype) for values in stored),
+            self._memory.view(call.weights.shape, subject.routing_dtype),
+            self._memory.view(call.expert_ids.shape, call.expert_ids.dtype),
         ]
-        self.views = [array.view() for array in self.memory]
-        for view in self.views:
-            view.flags.writeable = False
 
     def holding(self, call: ExpertCall) -> ExpertCall:
         """The call, its values written over those of the one before."""
-        values = (call.x, call.cotangent, *parts(call.parameters), call.weights, call.expert_ids)
-        for array, new in zip(self.memory, values, strict=True):
-            array[...] = new
-        x, cotangent, gate_proj, up_proj, down_proj, weights, expert_ids = self.views
+        self._memory.write(
+            (call.x, call.cotangent, *parts(call.parameters), call.weights, call.expert_ids)
+        )
+        x, cotangent, gate_proj, up_proj, down_proj, weights, expert_ids = self._views
         return replace(
             call,
             x=x,
@@ -106,28 +96,3 @@ class Rewritten:
             weights=weights,
             expert_ids=expert_ids,
         )
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Arrays as the implementation returned them, not copied, and the bits they had."""
-
-    what: str
-    arrays: list[Array]
-    bits: list[bytes]
-
-    @classmethod
-    def of_last_call(cls, subject: Subject, what: str) -> Kept:
-        """What the latest call returned; it passed the checks of its type, shape and dtype."""
-        return cls.of(subject.case.calls[-1], what)
-
-    @classmethod
-    def of(cls, call: Call, what: str) -> Kept:
-        """What that call returned."""
-        arrays = arrays_in(call.output)
-        return cls(what, arrays, [array.tobytes() for array in arrays])
-
-    def require_unchanged(self) -> None:
-        """Raise ViolationError if any bit is another one now."""
-        for array, bits in zip(self.arrays, self.bits, strict=True):
-            require(array.tobytes() == bits, f"a later call changed {self.what}")

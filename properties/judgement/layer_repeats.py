@@ -20,6 +20,7 @@ from properties.judgement.layer_gradient import (
     selections_of,
     silenced,
 )
+from properties.judgement.memory import Rewritable
 from properties.judgement.narrow import COARSE, all_narrow
 from properties.protocol import Array, LayerParameters
 from properties.strategies.arrays import LAYOUTS, laid_out
@@ -100,16 +101,12 @@ class Judged:
 
 
 class Rewritten:
-    """Layers whose arguments all lie in the same memory, behind the same views.
-
-    The views are read-only and of the formats of storage and routing, so that the implementation
-    is given that memory itself.
-    """
+    """Layers whose arguments all lie in the same memory, behind the same views."""
 
     def __init__(self, subject: Subject, judged: Judged) -> None:
-        """Memory of the shapes of what ``judged`` is given."""
+        """Memory of the shapes of what ``judged`` is given, in the protocol's formats."""
         self._bias_format, self._format = subject.routing_dtype, subject.storage_dtype
-        self._memory: list[Array] = []
+        self._memory = Rewritable()
         self._x, self._cotangent = map(self._view, (judged.call.x, judged.cotangent))
         self._parameters = self._views(judged.call.parameters)
 
@@ -117,8 +114,7 @@ class Rewritten:
         """The same values, written over those of the layer before."""
         call = judged.call
         arrays = (array for _, array in named_arrays(call.parameters))
-        for memory, new in zip(self._memory, (call.x, judged.cotangent, *arrays), strict=True):
-            memory[...] = new
+        self._memory.write((call.x, judged.cotangent, *arrays))
         call = replace(call, x=self._x, parameters=self._parameters)
         return replace(judged, call=call, cotangent=self._cotangent)
 
@@ -133,10 +129,7 @@ class Rewritten:
 
     def _view(self, values: Array, name: str = "") -> Array:
         chosen = self._bias_format if name == "e_score_correction_bias" else self._format
-        self._memory.append(np.zeros(values.shape, chosen))
-        view = self._memory[-1].view()
-        view.flags.writeable = False
-        return view
+        return self._memory.view(values.shape, chosen)
 
 
 def digits_left(subject: Subject) -> float:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import reference_numpy as reference
 from properties.checks import within
+from properties.judgement.memory import Kept, Rewritable
 from properties.judgement.norm import within_range
-from properties.judgement.routing_calls import Kept
 from properties.protocol import Array
 from properties.strategies.norm import NormInputs
 from properties.subject import Subject
@@ -32,7 +30,7 @@ class NormCalls:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.kept: list[Kept] = []
-        self._views: dict[tuple[int, ...], tuple[Array, Array]] = {}
+        self._memory: dict[tuple[int, ...], tuple[Rewritable, Array, Array]] = {}
 
     def make(self, rows: NormInputs, weighted: NormInputs, *, poisoned: bool = False) -> None:
         """Normalise the rows and the eps of the one with the weight of the other.
@@ -47,7 +45,7 @@ class NormCalls:
         if poisoned:
             subject.poison()
         found = subject.rms_norm(*views, eps=rows.eps)
-        self.kept.append(Kept.of_last_call(subject, f"call {number}"))
+        self.kept.append(Kept.of_last_call(subject, f"what call {number} had returned"))
         expected = expected_norm(subject, x, weight, rows.eps)
         within(subject, found, expected, f"rms_norm, call {number}")
 
@@ -56,14 +54,12 @@ class NormCalls:
         for returned in self.kept:
             returned.require_unchanged()
 
-    def _written(self, *values: Array) -> tuple[Array, Array]:
+    def _written(self, x: Array, weight: Array) -> tuple[Array, Array]:
         """The views of that shape's memory, which now holds rows and weight."""
-        shape = values[0].shape
-        if shape not in self._views:
-            x, weight = (np.zeros(part.shape, self.subject.storage_dtype) for part in values)
-            self._views[shape] = x.view(), weight.view()
-        for view, part in zip(self._views[shape], values, strict=True):
-            view.flags.writeable = True
-            view[...] = part
-            view.flags.writeable = False
-        return self._views[shape]
+        if x.shape not in self._memory:
+            memory, dtype = Rewritable(), self.subject.storage_dtype
+            views = memory.view(x.shape, dtype), memory.view(weight.shape, dtype)
+            self._memory[x.shape] = memory, *views
+        memory, *_ = self._memory[x.shape]
+        memory.write((x, weight))
+        return self._memory[x.shape][1:]

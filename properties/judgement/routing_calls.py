@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from properties.boundary import arrays_in
-from properties.checks import require
+from properties.judgement.memory import Kept, Rewritable
 from properties.judgement.routing import (
     on_grid,
     require_selection,
@@ -60,24 +59,18 @@ class RouterCall:
 
 
 class Memory:
-    """Arguments that lie where those of the call before lay, in the formats of routing.
-
-    The views are read-only and contiguous, so that the implementation is given that memory itself.
-    """
+    """Arguments that lie where those of the call before lay, in the formats of routing."""
 
     def __init__(self, call: RouterCall) -> None:
         """Memory for calls of the shapes of ``call``."""
         self.subject, self.top_k, self.groups = call.subject, call.top_k, call.groups
+        self._memory, dtype = Rewritable(), call.subject.routing_dtype
         shapes = (call.logits.shape, call.bias.shape, call.cotangent.shape)
-        self._memory = [np.zeros(shape, call.subject.routing_dtype) for shape in shapes]
-        self._views = [array.view() for array in self._memory]
-        for view in self._views:
-            view.flags.writeable = False
+        self._views = [self._memory.view(shape, dtype) for shape in shapes]
 
     def hold(self, call: RouterCall) -> None:
         """Write the arguments of a call over those of the one before."""
-        for array, new in zip(self._memory, (call.logits, call.bias, call.cotangent), strict=True):
-            array[...] = new
+        self._memory.write((call.logits, call.bias, call.cotangent))
 
     def methods(self) -> dict[str, Callable[[], Any]]:
         """What is offered, each method on the arguments that are held."""
@@ -91,27 +84,6 @@ class Memory:
             "route_vjp": lambda: subject.route_vjp(logits, bias, cotangent, top_k=self.top_k),
         }
         return {name: method for name, method in every.items() if name in subject.offered}
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Arrays as the implementation returned them, not copied, and the bits they had."""
-
-    what: str
-    arrays: list[Array]
-    bits: list[bytes]
-
-    @classmethod
-    def of_last_call(cls, subject: Subject, what: str) -> Kept:
-        """What the latest call returned; it passed the checks of its type, shape and dtype."""
-        output = subject.case.calls[-1].output
-        arrays = arrays_in(output)
-        return cls(what, arrays, [array.tobytes() for array in arrays])
-
-    def require_unchanged(self) -> None:
-        """Raise ViolationError if any bit is another one now."""
-        for array, bits in zip(self.arrays, self.bits, strict=True):
-            require(array.tobytes() == bits, f"a later call changed what {self.what} had returned")
 
 
 class Sequence:
@@ -134,7 +106,7 @@ class Sequence:
             if name == poisoned:
                 call.subject.poison()
             found = method()
-            self.kept.append(Kept.of_last_call(call.subject, name))
+            self.kept.append(Kept.of_last_call(call.subject, f"what {name} had returned"))
             self._require_right(call, name, found)
 
     def _require_right(self, call: RouterCall, method: str, found: Any) -> None:

@@ -77,7 +77,7 @@ def _call(
     m, n, top_k = shape
     routing = of_few_levels(rng, m, n, top_k) if tied else any_inputs(rng, m, n, top_k)
     bias = np.where(np.isfinite(routing.bias), routing.bias, -4.0)
-    num_groups, top_groups = groups or divided(rng, n) if n > 3 else (1, 1)
+    num_groups, top_groups = groups or divided(rng, n)
     while n // num_groups * top_groups < top_k:
         top_groups += 1
     cotangent = rng.integers(-32, 33, (m, top_k)) / 8.0

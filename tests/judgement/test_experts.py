@@ -10,7 +10,8 @@ import pytest
 from properties.errors import ViolationError
 from properties.execution import judge
 from properties.judgement.experts import ExpertCall, near, parts
-from properties.judgement.experts_calls import WAYS, Kept, laid_out_in
+from properties.judgement.experts_calls import WAYS, laid_out_in
+from properties.judgement.memory import Kept
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.protocol import Conventions

@@ -38,18 +38,15 @@ class CombineOf512Columns(Grouped):
         return out
 
 
-class BlocksAtManyExperts(Grouped):
+class BlocksAtManyExperts(Reference):
     """Beyond 128 experts slots are sorted in blocks of 16 tokens, all with the first one's rows."""
 
     killed_by = "DSP-SIZES"
 
-    def rows(self, x: Array, expert_ids: Array) -> Array:
-        return super().rows(np.resize(x[:16], x.shape), expert_ids)
-
     def experts(self, x: Array, ids: Array, weights: Array, parameters: Any, **caps: Any) -> Array:
-        many = len(parameters.gate_proj) > 128 and len(x) > 16
-        kind = super() if many else Grouped()
-        return kind.experts(x, ids, weights, parameters, **caps)
+        if len(parameters.gate_proj) > 128:
+            x = np.resize(x[:16], x.shape)
+        return super().experts(x, ids, weights, parameters, **caps)
 
 
 class Byte255IsNobody(Reference):
