@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import scipy  # which imports its parts when they are first used
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from lp_oracle.problem import Array, AssignmentProblem, require_summable
 
@@ -69,7 +68,7 @@ def solve_linprog(
     scale = _scale(scores_MN)
     totals = np.repeat([float(problem.top_k), float(problem.load)], [problem.m, problem.n])
     sums: Any = _sums(problem.m, problem.n)  # linprog takes sparse matrices; its stubs do not
-    result = linprog(
+    result = scipy.optimize.linprog(
         -(scores_MN / scale).ravel(),
         A_eq=sums,
         b_eq=totals,
@@ -104,12 +103,14 @@ def _scale(scores_MN: Array) -> float:
 
 
 @lru_cache(maxsize=64)
-def _sums(m: int, n: int) -> csr_array:
+def _sums(m: int, n: int) -> scipy.sparse.csr_array:
     """The (M + N, M N) matrix that maps a flattened x to its row sums, then its column sums."""
     edges_MN = np.arange(m * n, dtype=np.int32).reshape(m, n)
     indices = np.concatenate([edges_MN.ravel(), edges_MN.T.ravel()])
     ends = np.concatenate([np.arange(m) * n, m * n + np.arange(n + 1) * m])
-    return csr_array((np.ones(2 * m * n), indices, ends.astype(np.int32)), shape=(m + n, m * n))
+    return scipy.sparse.csr_array(
+        (np.ones(2 * m * n), indices, ends.astype(np.int32)), shape=(m + n, m * n)
+    )
 
 
 def _no_solution(problem: AssignmentProblem, scale: float, status: str) -> LinearProgramSolution:

@@ -155,11 +155,11 @@ def _explain(property_id: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         require_own(Path.cwd())
-        chosen = select(options.only, options.topic)
+        # Without ids there is nothing to look up, and the suite need not be imported here as well.
+        if options.only and not select(options.only, options.topic):
+            return _refuse("no property is both in --only and in --topic")
     except (AdapterError, KeyError) as error:
         return _refuse(error.args[0])
-    if not chosen:
-        return _refuse("no property is both in --only and in --topic")
     for name in ("json", "junitxml"):
         path: Path | None = getattr(options, name)
         if path is not None and (reason := _unwritable(path)):

@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra, maximum_flow
+import scipy  # which imports its parts when they are first used
 
 from lp_oracle.at_scale.grid import token_blocks
 from lp_oracle.at_scale.near_edges import gather_near_edges, middle_multipliers
@@ -137,9 +136,13 @@ class Augmentation:
         """Move some units, if any excess can get where it is missing within ``reach``."""
         tails, heads, cost_A = self.arcs()
         size = self.m + self.n
-        graph = csr_array((cost_A.astype(np.float64), (tails, heads)), shape=(size, size))
+        graph = scipy.sparse.csr_array(
+            (cost_A.astype(np.float64), (tails, heads)), shape=(size, size)
+        )
         sources = np.flatnonzero(self.excess > 0)
-        distance_V = dijkstra(graph, indices=sources, min_only=True, limit=float(reach))
+        distance_V = scipy.sparse.csgraph.dijkstra(
+            graph, indices=sources, min_only=True, limit=float(reach)
+        )
         arrived = distance_V[self.excess < 0]
         arrived = arrived[np.isfinite(arrived)]
         if not arrived.size:
@@ -160,10 +163,10 @@ class Augmentation:
         ends = np.maximum(self.excess, 0), np.maximum(-self.excess, 0)
         room = np.concatenate([self.parts - self.units[tight], self.units[tight], *ends])
         used = room > 0
-        graph = csr_array(
+        graph = scipy.sparse.csr_array(
             (room[used].astype(np.int32), (tails[used], heads[used])), shape=(sink + 1, sink + 1)
         )
-        flow = maximum_flow(graph, source, sink).flow
+        flow = scipy.sparse.csgraph.maximum_flow(graph, source, sink).flow
         self.units[tight] += np.asarray(flow[token, expert]).ravel()
         self.excess = self._excess()
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ from properties.ranks.worker import FOLDER, KEY, dump_of, log_of, socket_in
 # How long the ranks may take to start, which is mostly the import of torch.
 START_SECONDS = 120.0
 
+# What torch imports at a rank's first gradient, and at its first activation checkpoint. Forked off
+# a torchrun that has done so, ranks need not each spend a second on it.
+GRADIENTS = "torch.fx.experimental.symbolic_shapes"
+CHECKPOINTS = "torch._dynamo"
+
 # How long ended processes are waited for, and a rank that was asked where it stands.
 END_SECONDS = 20.0
 DUMP_SECONDS = 2.0
@@ -39,7 +45,7 @@ DUMP_SECONDS = 2.0
 LINES = 30
 FRAMES = 16
 
-__all__ = ["START_SECONDS", "Launch", "require_torchrun"]
+__all__ = ["CHECKPOINTS", "GRADIENTS", "START_SECONDS", "Launch", "require_torchrun"]
 
 
 def require_torchrun() -> None:
@@ -54,8 +60,8 @@ def require_torchrun() -> None:
 class Launch:
     """Ranks 0 … W - 1, each behind a connection."""
 
-    def __init__(self, world: int) -> None:
-        """Start torchrun and wait for every rank.
+    def __init__(self, world: int, known: Sequence[str] = ()) -> None:
+        """Start torchrun and wait for every rank; ``known`` are modules to be imported only once.
 
         Raises RanksError, with what torchrun wrote, if a rank does not come within START_SECONDS.
         """
@@ -70,7 +76,7 @@ class Launch:
                 server.bind(socket_in(self._folder))
                 server.listen(world)
                 server.settimeout(0.2)
-                self._torchrun = _torchrun(world, self._folder, key)
+                self._torchrun = _torchrun(world, self._folder, key, known)
                 self._meet(server, key)
         except BaseException:
             self.kill()
@@ -173,30 +179,30 @@ class Launch:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _torchrun(world: int, folder: Path, key: bytes) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(world)]
-    command += ["--log-dir", str(folder / "torchrun")]  # otherwise left behind where it is killed
+def _torchrun(
+    world: int, folder: Path, key: bytes, known: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    options = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(world)]
+    options += ["--log-dir", str(folder / "torchrun")]  # otherwise left behind where it is killed
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", "1")
     if sys.platform.startswith("linux"):
         # Forked off torchrun, which knows torch and has not touched a device, ranks start at once.
-        command += [
-            "--start-method",
-            "fork",
-            "--run-path",
-            str(Path(__file__).with_name("worker.py")),
-        ]
+        modules = ("torch.distributed.run", "properties.loading", *known)
+        start = ["-c", f"import {', '.join(modules)}; torch.distributed.run.main()"]
+        options += ["--start-method", "fork"]
+        options += ["--run-path", str(Path(__file__).with_name("worker.py"))]
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     else:
-        command += ["-m", "properties.ranks.worker"]
+        start = ["-m", "torch.distributed.run"]
+        options += ["-m", "properties.ranks.worker"]
     root = str(Path(__file__).parents[2])
-    known = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = root if not known else root + os.pathsep + known
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = root if not path else root + os.pathsep + path
     environment |= {FOLDER: str(folder), KEY: key.hex(), "PYTHONSAFEPATH": "1"}
     with (folder / "torchrun.log").open("wb") as log:
         return subprocess.Popen(
-            command,
+            [sys.executable, *start, *options],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

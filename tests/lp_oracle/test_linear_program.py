@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
+import scipy
 
-from lp_oracle import certify, certify_solution, exact, linear_program, solve_linprog
+from lp_oracle import certify, certify_solution, exact, solve_linprog
 from lp_oracle.linear_program import METHODS
 from tests.lp_oracle.drawing import best_value, drawn, integral_shapes
 
@@ -58,7 +58,7 @@ def test_what_is_found_too_late_is_not_a_solution(monkeypatch: pytest.MonkeyPatc
     class Late:
         x, status, message = np.eye(2).ravel(), 1, "Time limit reached."
 
-    monkeypatch.setattr(linear_program, "linprog", lambda *_, **__: Late())
+    monkeypatch.setattr(scipy.optimize, "linprog", lambda *_, **__: Late())
     solution = solve_linprog([[2, 1], [1, 2]], 1)
     assert (solution.status, solution.is_optimal) == ("Time limit reached.", False)
     assert np.isnan(solution.assignment).all()
@@ -67,12 +67,13 @@ def test_what_is_found_too_late_is_not_a_solution(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("method", METHODS)
 def test_the_method_is_handed_on(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     asked: list[str] = []
+    linprog = scipy.optimize.linprog
 
     def recorded(*arguments: Any, **options: Any) -> Any:
         asked.append(options["method"])
         return linprog(*arguments, **options)
 
-    monkeypatch.setattr(linear_program, "linprog", recorded)
+    monkeypatch.setattr(scipy.optimize, "linprog", recorded)
     assert solve_linprog([[2, 1], [1, 2]], 1, method=method).is_optimal  # type: ignore[arg-type]
     assert asked == [method]
 

@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy  # which imports its parts when they are first used
 
 import lp_oracle
 from properties.checks import note_ratio, require
@@ -242,7 +242,9 @@ def copied(scores_MN: Array, top_k: int) -> Array:
     load = int(load_of(scores_MN, top_k))
     m, n = scores_MN.shape
     tokens, experts = np.repeat(np.arange(m), top_k), np.repeat(np.arange(n), load)
-    rows, columns = linear_sum_assignment(scores_MN[np.ix_(tokens, experts)], maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(
+        scores_MN[np.ix_(tokens, experts)], maximize=True
+    )
     counts_MN = np.zeros((m, n), dtype=np.int64)
     np.add.at(counts_MN, (tokens[rows], experts[columns]), 1)
     return counts_MN
