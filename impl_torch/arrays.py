@@ -74,13 +74,13 @@ def to_array(tensor: Tensor) -> Array:
 def poison() -> None:
     """Allocate NaN-filled tensors of many sizes and free them, for later uninitialised tensors.
 
-    Sizes run from 64 bytes to 4 MiB, 16 tensors of each but of the largest, of which there are as
-    many as fit 8 MiB; what the allocator hands out next is likely, though not certain, to be one
+    Sizes run from 64 bytes to 4 MiB, 8 tensors of each but of the largest, of which there are as
+    many as fit 4 MiB; what the allocator hands out next is likely, though not certain, to be one
     of them.
     """
     sizes = [16 << power for power in range(17)]
     held = [
-        torch.full((size,), torch.nan) for size in sizes for _ in range(min(16, (2 << 20) // size))
+        torch.full((size,), torch.nan) for size in sizes for _ in range(min(8, (1 << 20) // size))
     ]
     held.clear()
 

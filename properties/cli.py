@@ -216,6 +216,7 @@ def _pytest_command(options: argparse.Namespace, result: Path, *, alone: bool) -
     if options.save is not None:
         command += ["--gate-save", str(options.save.absolute())]
     command += ["-p", "no:faulthandler"]  # ours writes to a file, which outlives the process
+    command += ["-p", "no:unraisableexception"]  # it collects garbage for a second at the end
     command += ["-p", "properties.plugin", "-p", "no:cacheprovider", "--noconftest"]
     if alone:
         command += ["--no-header"]  # it has been seen

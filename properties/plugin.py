@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from properties.execution import Outcome
     from properties.guard.watching import Watching
     from properties.registry import Property
+    from properties.subject import Subject
 
 # Of what a property printed, so many characters are kept, from either end.
 OUTPUT = 4000
@@ -63,31 +64,50 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--implementation: {error}") from error
     if reports_for_workers:
         config.pluginmanager.register(_Beside(config, watching), "latentmoe-gate-start")
-    else:
-        _begin(config, watching)
-
-
-def _begin(config: pytest.Config, watching: Watching) -> Gate:
-    from properties.errors import AdapterError
-    from properties.loading import load
-
-    reference = config.getoption("--implementation")
+        return
     try:
-        with watching.trace.loading(reference):
-            subject = load(reference)
-        subject.trace = watching.trace
+        gate = _begin(config, watching)
+    except BaseException:
+        watching.tell(None)
+        raise
+    watching.tell(gate.about)
+
+
+def _begin(config: pytest.Config, watching: Watching, about: dict[str, Any] | None = None) -> Gate:
+    """Load the implementation, unless all that is needed is known ``about`` it."""
+    from properties.errors import AdapterError
+
+    subject = None
+    try:
+        if about is None:
+            subject = _loaded(config, watching)
         chosen = {entry.id for entry in selected(config)}
     except AdapterError as error:
         raise pytest.UsageError(f"--implementation: {error}") from error
     except KeyError as error:
         raise pytest.UsageError(f"--gate-only: {error.args[0]}") from error
-    gate = Gate(config, subject, chosen, watching)
+    gate = Gate(config, subject, about, chosen, watching)
     config.pluginmanager.register(gate, "latentmoe-gate-run")
     return gate
 
 
+def _loaded(config: pytest.Config, watching: Watching) -> Subject:
+    from properties.loading import load
+
+    reference = config.getoption("--implementation")
+    with watching.trace.loading(reference):
+        subject = load(reference)
+    subject.trace = watching.trace
+    asked: int | None = config.getoption("--gate-ranks")
+    subject.limit_ranks(*((asked,) if asked else RANKS[config.getoption("--gate-lane")]))
+    return subject
+
+
 class _Beside:
-    """Of a process that reports for workers: it loads while they do, not before."""
+    """Of a process that reports for workers: they tell it what it has to say of theirs.
+
+    Only where none does, for whatever reason, it loads the implementation itself, and finds out.
+    """
 
     def __init__(self, config: pytest.Config, watching: Watching) -> None:
         self._config = config
@@ -97,7 +117,7 @@ class _Beside:
     def pytest_sessionstart(self) -> Generator[None]:
         """Begin once the workers have been started, and add to the header what is known then."""
         yield
-        gate = _begin(self._config, self._watching)
+        gate = _begin(self._config, self._watching, self._watching.told())
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and reporter.showheader:
             reporter.ensure_newline()
@@ -165,25 +185,35 @@ class Gate:
     """The hooks of a session that judges an implementation."""
 
     def __init__(
-        self, config: pytest.Config, subject: Any, chosen: set[str], watching: Watching
+        self,
+        config: pytest.Config,
+        subject: Subject | None,
+        about: dict[str, Any] | None,
+        chosen: set[str],
+        watching: Watching,
     ) -> None:
+        """Of a subject, or of what is known ``about`` one that other processes judge."""
         from properties.report import describe
 
-        self.subject = subject
+        self._subject = subject
         self.watching = watching
         self.lane: str = config.getoption("--gate-lane")
         self.seed: int | None = config.getoption("--gate-seed")
-        self.ranks: int | None = config.getoption("--gate-ranks")
-        subject.limit_ranks(*((self.ranks,) if self.ranks else RANKS[self.lane]))
         self.save = None if config.option.gate_save is None else Path(config.option.gate_save)
-        seconds = watching.call_seconds
-        self.about = describe(subject, self.lane, self.seed, self.ranks, seconds)
+        ranks, seconds = config.getoption("--gate-ranks"), watching.call_seconds
+        self.about = about or describe(self.subject, self.lane, self.seed, ranks, seconds)
         self.outcomes: list[Outcome] = []
         self._chosen = chosen
         self._narrowed = bool(config.getoption("--gate-only") or config.getoption("--gate-topic"))
         self._json: Path | None = config.getoption("--gate-json")
         self._is_worker = hasattr(config, "workerinput")
         self._expected: set[str] = set()
+
+    @property
+    def subject(self) -> Subject:
+        """The implementation, in a process that judges it."""
+        assert self._subject is not None
+        return self._subject
 
     def pytest_report_header(self) -> list[str]:
         """What is being judged, and how."""
@@ -202,8 +232,7 @@ class Gate:
             (kept if entry is None or entry.id in self._chosen else left_out).append(item)
         if left_out:
             config.hook.pytest_deselected(items=left_out)
-        # Side by side, so that one worker process has them all and starts ranks once.
-        items[:] = sorted(kept, key=lambda item: not _needs_ranks(item))
+        items[:] = sorted(kept, key=_place)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -347,9 +376,16 @@ class Gate:
         self.outcomes.sort(key=lambda outcome: order.index(outcome.id))
 
 
-def _needs_ranks(item: pytest.Item) -> bool:
+def _place(item: pytest.Item) -> int:
+    """Those on ranks side by side, so that one worker process has them all and starts ranks once.
+
+    Next those whose one case takes as long in every lane, so that none is the last, which one
+    worker waits for.
+    """
     entry = getattr(getattr(item, "function", None), "specification", None)
-    return entry is not None and "ranks" in entry.needs
+    if entry is None:
+        return 2
+    return 0 if "ranks" in entry.needs else 1 if entry.examples == 1 else 2
 
 
 def _ids(nodeids: Iterable[str]) -> set[str]:

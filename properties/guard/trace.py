@@ -59,6 +59,11 @@ class Trace:
         # does not come back from a system call that the signal interrupts.
         faulthandler.register(signal.SIGUSR1, self._stack, all_threads=True, chain=True)
 
+    def others(self) -> list[int]:
+        """The other processes of the run that have a trace."""
+        traces = self._folder.glob("*.now") if self._folder else ()
+        return [int(path.stem) for path in traces if path.stem != str(self._process)]
+
     def close(self) -> None:
         """Stop writing, in a process that goes on without."""
         if self._memory is not None:

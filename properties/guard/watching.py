@@ -7,6 +7,7 @@ calls that hung or ended their process.
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from properties.execution import Outcome
 from properties.guard import watchdog
@@ -28,6 +29,10 @@ __all__ = ["DONE", "VERDICTS", "Watching"]
 # The verdicts of a run, one a line; and the names of threads that keep a process from ending.
 VERDICTS = "verdicts.jsonl"
 DONE = "done.json"
+
+# What a worker says of the implementation when it has loaded it, and how long that is waited for.
+ABOUT = "about.json"
+ABOUT_SECONDS = 15.0
 
 
 class Watching:
@@ -60,6 +65,23 @@ class Watching:
         if outcome.id not in self.known:
             add_verdict(self.folder, outcome)
 
+    def tell(self, about: dict[str, Any] | None) -> None:
+        """Say what is going to be judged, or None if it could not be loaded, for ``told``."""
+        if self._is_worker:
+            path = self.folder / f"{ABOUT}.{os.getpid()}"
+            path.write_text(json.dumps(about), encoding="utf-8")
+            path.replace(self.folder / ABOUT)
+
+    def told(self) -> dict[str, Any] | None:
+        """What a worker has to say, or None if that does not come, as from one that died."""
+        path, end = self.folder / ABOUT, time.monotonic() + ABOUT_SECONDS
+        while time.monotonic() < end and not any(map(_ended, self.trace.others())):
+            if path.exists():
+                about: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8"))
+                return about
+            time.sleep(0.02)
+        return None
+
     def _close(self) -> None:
         """All is judged and told."""
         if self._watchdog is None:
@@ -71,6 +93,16 @@ class Watching:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
             (self.folder / DONE).write_text(json.dumps(kept), encoding="utf-8")
+
+
+def _ended(child: int) -> bool:
+    """Whether a child of this process has ended, which others may still ask for."""
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+    except AttributeError:  # where the system does not tell
+        return False
 
 
 def verdicts(folder: Path) -> dict[str, Outcome]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from scipy.optimize import linprog
 
 import lp_oracle
-from lp_oracle import descent, linear_program
+from lp_oracle import descent
 from properties.judgement.optimality import exchange, program
 from properties.registry import find
 from tests.judgement.optimality.verdicts import Patch, each_wrong, verdict_of
@@ -48,7 +49,7 @@ def of_other_scores(change: Callable[[Any], Any]) -> Patch:
 def program_with(**wrong: Any) -> Patch:
     """Let HiGHS be handed other constraints."""
     return lambda monkeypatch: monkeypatch.setattr(
-        linear_program, "linprog", lambda *a, **options: linprog(*a, **{**options, **wrong})
+        scipy.optimize, "linprog", lambda *a, **options: linprog(*a, **{**options, **wrong})
     )
 
 
@@ -63,7 +64,7 @@ def whole_loads(monkeypatch: pytest.MonkeyPatch) -> None:
             totals[experts : experts + missing] += 1
         return linprog(costs, b_eq=totals, **options)
 
-    monkeypatch.setattr(linear_program, "linprog", wrong)
+    monkeypatch.setattr(scipy.optimize, "linprog", wrong)
 
 
 def one_method_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
