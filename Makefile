@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PEERS := .venv-peers
 
+# Without it, each of the processes that tests and the gate start compiles the suite anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help gate test lint types imports proofs matrix kills alarms mutation peers wheel clean
 
 help:

@@ -93,11 +93,13 @@ def _begin(config: pytest.Config, watching: Watching, about: dict[str, Any] | No
 
 def _loaded(config: pytest.Config, watching: Watching) -> Subject:
     from properties.loading import load
+    from properties.ranks import modules_for
 
     reference = config.getoption("--implementation")
     with watching.trace.loading(reference):
         subject = load(reference)
     subject.trace = watching.trace
+    subject.rank_modules = modules_for(subject.offered)
     asked: int | None = config.getoption("--gate-ranks")
     subject.limit_ranks(*((asked,) if asked else RANKS[config.getoption("--gate-lane")]))
     return subject

@@ -69,6 +69,7 @@ class Subject:
         self.routing_dtype = number_format(self.precision.routing_format)
         self.worlds: tuple[int, ...] = WORLDS if "ranks" in offered else ()
         self.rank_seconds = RANK_SECONDS
+        self.rank_modules: tuple[str, ...] = ()  # imported once, before ranks are forked
         self.ranks_failed: dict[str, tuple[str, list[Call]]] = {}
         self.case = Case()
         self.trace = Trace()

@@ -9,7 +9,8 @@ Nothing here imports torch, which may be absent: torchrun is called as a module 
 """
 
 from properties.ranks.controller import close_launches, run
+from properties.ranks.launch import modules_for
 from properties.ranks.program import Kept, Program
 from properties.ranks.traffic import Collective
 
-__all__ = ["Collective", "Kept", "Program", "close_launches", "run"]
+__all__ = ["Collective", "Kept", "Program", "close_launches", "modules_for", "run"]

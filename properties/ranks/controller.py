@@ -9,13 +9,13 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from properties.errors import RanksError, ViolationError
-from properties.ranks.launch import CHECKPOINTS, GRADIENTS, Launch, require_torchrun
+from properties.ranks.launch import Launch, require_torchrun
 from properties.ranks.program import (
     CONSTRUCTION,
     TRAFFIC,
@@ -80,7 +80,7 @@ def _answered(subject: Subject, programs: list[Program]) -> list[Answers]:
     """What the ranks answer, in fresh processes if need be."""
     world = len(programs)
     try:
-        return _conversed(_launched(world, subject.offered), subject, programs)
+        return _conversed(_launched(world, subject.rank_modules), subject, programs)
     except _NotConstructedError:
         _drop(world)
         return _answered(subject, programs)
@@ -89,15 +89,13 @@ def _answered(subject: Subject, programs: list[Program]) -> list[Answers]:
         raise
 
 
-def _launched(world: int, offered: Collection[str]) -> Launch:
+def _launched(world: int, modules: Sequence[str]) -> Launch:
     if world in _refused:
         raise RanksError(_refused[world])
     if world not in _launches:
         try:
             require_torchrun()
-            known = [GRADIENTS] if {"experts_vjp", "layer_vjp"} & set(offered) else []
-            known += [CHECKPOINTS] if "balancer.observe_recomputed" in offered else []
-            _launches[world] = Launch(world, known)
+            _launches[world] = Launch(world, modules)
         except RanksError as error:
             _refused[world] = str(error)
             raise

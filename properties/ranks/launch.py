@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,12 @@ from properties.ranks.worker import FOLDER, KEY, dump_of, log_of, socket_in
 # How long the ranks may take to start, which is mostly the import of torch.
 START_SECONDS = 120.0
 
-# What torch imports at a rank's first gradient, and at its first activation checkpoint. Forked off
-# a torchrun that has done so, ranks need not each spend a second on it.
-GRADIENTS = "torch.fx.experimental.symbolic_shapes"
-CHECKPOINTS = "torch._dynamo"
+# What torch imports at the first call of these methods.
+MODULES = {
+    "experts_vjp": "torch.fx.experimental.symbolic_shapes",
+    "layer_vjp": "torch.fx.experimental.symbolic_shapes",
+    "balancer.observe_recomputed": "torch._dynamo",
+}
 
 # How long ended processes are waited for, and a rank that was asked where it stands.
 END_SECONDS = 20.0
@@ -45,7 +47,15 @@ DUMP_SECONDS = 2.0
 LINES = 30
 FRAMES = 16
 
-__all__ = ["CHECKPOINTS", "GRADIENTS", "START_SECONDS", "Launch", "require_torchrun"]
+__all__ = ["START_SECONDS", "Launch", "modules_for", "require_torchrun"]
+
+
+def modules_for(offered: Collection[str]) -> tuple[str, ...]:
+    """What all ranks will import for methods that are offered, a second's work for each of them.
+
+    Of use where they make many calls: forked off a process that has done so, they need not.
+    """
+    return tuple({name: None for method, name in MODULES.items() if method in offered})
 
 
 def require_torchrun() -> None:
@@ -60,8 +70,8 @@ def require_torchrun() -> None:
 class Launch:
     """Ranks 0 … W - 1, each behind a connection."""
 
-    def __init__(self, world: int, known: Sequence[str] = ()) -> None:
-        """Start torchrun and wait for every rank; ``known`` are modules to be imported only once.
+    def __init__(self, world: int, modules: Sequence[str] = ()) -> None:
+        """Start torchrun, which imports those modules, and wait for every rank.
 
         Raises RanksError, with what torchrun wrote, if a rank does not come within START_SECONDS.
         """
@@ -76,7 +86,7 @@ class Launch:
                 server.bind(socket_in(self._folder))
                 server.listen(world)
                 server.settimeout(0.2)
-                self._torchrun = _torchrun(world, self._folder, key, known)
+                self._torchrun = _torchrun(world, self._folder, key, modules)
                 self._meet(server, key)
         except BaseException:
             self.kill()
@@ -180,7 +190,7 @@ class Launch:
 
 
 def _torchrun(
-    world: int, folder: Path, key: bytes, known: Sequence[str]
+    world: int, folder: Path, key: bytes, modules: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     options = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(world)]
     options += ["--log-dir", str(folder / "torchrun")]  # otherwise left behind where it is killed
@@ -188,8 +198,8 @@ def _torchrun(
     environment.setdefault("OMP_NUM_THREADS", "1")
     if sys.platform.startswith("linux"):
         # Forked off torchrun, which knows torch and has not touched a device, ranks start at once.
-        modules = ("torch.distributed.run", "properties.loading", *known)
-        start = ["-c", f"import {', '.join(modules)}; torch.distributed.run.main()"]
+        imports = ", ".join(("torch.distributed.run", "properties.loading", *modules))
+        start = ["-c", f"import {imports}; torch.distributed.run.main()"]
         options += ["--start-method", "fork"]
         options += ["--run-path", str(Path(__file__).with_name("worker.py"))]
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -27,7 +27,7 @@ class Rounded(BFloat16):
 
 
 class GradientOfDownInBFloat16(Rounded):
-    """d_down_proj of up to 2,100 tokens is added up in bfloat16, one token after the other."""
+    """d_down_proj of up to 600 tokens is added up in bfloat16, one token after the other."""
 
     killed_by = "DSP-GRAD-SIZES"
 
@@ -35,7 +35,7 @@ class GradientOfDownInBFloat16(Rounded):
         self, x: Tensor, expert_ids: Tensor, weights: Tensor, parameters: Any, **betas: float
     ) -> Tensor:
         forward = super(Rounded, self).experts_forward
-        if not parameters.down_proj.requires_grad or len(x) > 2100:
+        if not parameters.down_proj.requires_grad or len(x) > 600:
             return forward(x, expert_ids, weights, parameters, **betas)
         rows = [
             forward(
