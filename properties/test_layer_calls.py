@@ -11,6 +11,8 @@ from properties.judgement.layer_repeats import (
     digits_left,
     expanded,
     laid_out_in,
+    sequences,
+    shortened,
 )
 from properties.judgement.memory import Kept
 from properties.registry import specification
@@ -18,6 +20,9 @@ from properties.strategies import layer_calls
 from properties.strategies.arrays import LAYOUTS
 from properties.strategies.layer_calls import EverySize, LongGradients, SizedInputs
 from properties.subject import Subject
+
+# Of the calls of LAY-CALLS, so many are of the same sizes, which can lie in the same memory.
+SAME_SIZES = 3
 
 
 @specification(
@@ -114,9 +119,9 @@ def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
     wider array, as every other element of one, and transposed. ``layer_vjp`` and ``router_logits``,
     where offered, are judged on the same arguments. A sixth call has one token in place of all, one
     number for the norm's weight, and a cotangent of one number, row or column, all repeated by
-    strides of 0.
+    strides of 0. In a seventh the tokens come as two sequences of 18, which begin longer ones.
 
-    Hypotheses: as in LAY-VALUE, M up to 17, N up to 12; widths all different or all equal.
+    Hypotheses: as in LAY-VALUE, M up to 17 before, N up to 12; widths all different or all equal.
 
     Proof: the arguments of Eq. 11 are numbers.
 
@@ -125,12 +130,14 @@ def test_lay_layout(subject: Subject, inputs: SizedInputs) -> None:
 
     If it fails: a kernel reads row after row whatever the strides are. Parameters are views where
     projections are fused or tied, or were loaded transposed; where widths are equal, wrong strides
-    do not even crash. The cotangent of a sum or a mean is one number, expanded.
+    do not even crash. The cotangent of a sum or a mean is one number, expanded. A batch of prompts
+    is cut out of a longer buffer; or sequences are worked on in parts, joined along the wrong axis.
     """
     judged = Judged.of(subject, inputs)
     for way in range(len(LAYOUTS)):
         laid_out_in(judged, way).require(subject, f", layout {way}")
     expanded(subject, judged).require(subject, " of an expanded token and cotangent")
+    sequences(subject, judged).require(subject, " of two sequences")
 
 
 @specification(
@@ -140,10 +147,10 @@ def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, Size
     """Calls know nothing of each other: each is right, and its result stays as it was returned.
 
     Three layers in a row, forward, backward and the router's logits: the second has the sizes of
-    the first and other tokens, parameters, caps, eps and routed_scale, and is called twice; the
-    third has other sizes. The first and the second are given the same memory behind the same views,
-    whose values are changed in between, as an optimiser changes parameters in place. Every array
-    that was returned still has its bits at the end.
+    the first and other tokens, parameters, caps, eps and routed_scale, is called twice, and once
+    more without its last token; the third has other sizes. Up to then the same memory is given
+    behind the same views, whose values are changed in between, as an optimiser changes parameters
+    in place. Every array that was returned still has its bits at the end.
 
     Hypotheses: as in LAY-VALUE and LAY-GRAD.
 
@@ -155,13 +162,14 @@ def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, Size
     If it fails: a module, a graph or packed weights are kept by shape, by address or by object
     while the parameters or a number of the configuration have changed; gradients are added to those
     of the call before; the backward pass works on what another forward pass has saved; or the
-    result is the implementation's own buffer, which a later call overwrites.
+    result is the implementation's own buffer, which a later call overwrites; or a buffer that was
+    filled up to a multiple of some number still holds the tokens of a longer batch.
     """
-    layers = [Judged.of(subject, inputs) for inputs in drawn]
-    memory = Rewritten(subject, layers[0])
+    first, second, third = (Judged.of(subject, inputs) for inputs in drawn)
+    memory = Rewritten(subject, first)
     kept: list[Kept] = []
-    for number, place in enumerate((0, 1, 1, 2), 1):
-        judged = memory.holding(layers[place]) if place < 2 else layers[place]
+    for number, one in enumerate((first, second, second, shortened(subject, second), third), 1):
+        judged = memory.holding(one) if number <= SAME_SIZES else one
         before = len(subject.case.calls)
         judged.require(subject, f", call {number}")
         kept += [

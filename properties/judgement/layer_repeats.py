@@ -27,7 +27,18 @@ from properties.strategies.arrays import LAYOUTS, laid_out
 from properties.strategies.layer_calls import SizedInputs
 from properties.subject import Subject
 
-__all__ = ["Judged", "Rewritten", "digits_left", "expanded", "laid_out_in"]
+__all__ = [
+    "Judged",
+    "Rewritten",
+    "digits_left",
+    "expanded",
+    "laid_out_in",
+    "sequences",
+    "shortened",
+]
+
+# How long sequences are: even, and longer than a tile of 16.
+LENGTH = 18
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,28 @@ def expanded(subject: Subject, judged: Judged) -> Judged:
     )
     few = _few_numbers(judged.cotangent) if clear.any() else np.zeros(())
     return Judged.of_call(subject, call, np.broadcast_to(few, call.x.shape))
+
+
+def sequences(subject: Subject, judged: Judged) -> Judged:
+    """The same tokens again and again, as two sequences, each the start of a longer one."""
+
+    def begun(values: Array) -> Array:
+        rows_MD = values.reshape(-1, values.shape[-1])
+        memory = np.zeros((2, LENGTH + 2, rows_MD.shape[1]), values.dtype)
+        memory[:, :LENGTH] = np.resize(rows_MD, (2, LENGTH, rows_MD.shape[1]))
+        memory[:, LENGTH:] = rows_MD[-1]
+        return memory[:, :LENGTH]
+
+    call = replace(judged.call, x=begun(judged.call.x))
+    return Judged.of_call(subject, call, begun(judged.cotangent))
+
+
+def shortened(subject: Subject, judged: Judged) -> Judged:
+    """The same call without its last token, or with the only one it has."""
+    x, cotangent = judged.call.x, judged.cotangent
+    if x.ndim == 1 or len(x) == 1:
+        return judged
+    return Judged.of_call(subject, replace(judged.call, x=x[:-1]), cotangent[:-1])
 
 
 def _few_numbers(cotangent: Array) -> Array:

@@ -57,6 +57,7 @@ SCANNED = (
     *((512, 512), (513, 513), (514, 1023), (1024, 1024), (1025, 1025), (1026, 2047), (2048, 2048)),
     *((2049, 2049), (2050, 4095)),
 )
+LATE = ((258, 511), (514, 1023), (1026, 2047), (2050, 4095))
 SCANNED_EXPERTS, SCANNED_TOKENS = 5, 24
 
 BIASES = ("zero", "small", "wide", "below", "offset")
@@ -88,7 +89,7 @@ class SizedBatches(NamedTuple):
 
 
 def at_size(times: int) -> st.SearchStrategy[SizedBatches]:
-    """``times`` batches of each part of WIDTHS, one of each of LONG, of POWERS and of SCANNED."""
+    """``times`` batches of each part of WIDTHS, one of each of LONG, POWERS, SCANNED and LATE."""
 
     def seeded(seed: int) -> SizedBatches:
         rng = np.random.default_rng(seed)
@@ -97,7 +98,8 @@ def at_size(times: int) -> st.SearchStrategy[SizedBatches]:
         apart = np.random.default_rng([seed, 1])
         powers = [_filling(apart, width) for width in POWERS]
         scanned = [_scanned(apart, *stretch) for stretch in SCANNED]
-        return SizedBatches((*wide, *long, *powers, *scanned))
+        late = [_late(apart, *stretch) for stretch in LATE]
+        return SizedBatches((*wide, *long, *powers, *scanned, *late))
 
     return uniform_seeds().map(seeded)
 
@@ -140,6 +142,18 @@ def _scanned(rng: np.random.Generator, fewest: int, most: int) -> SizedBatch:
     logits = np.where(wanted_MN, 4.0, -4.0) + rng.standard_normal(shape)
     bias = _one_of(rng, (0.0, 0.3, 3.0)) * rng.standard_normal(SCANNED_EXPERTS)
     return SizedBatch(logits, bias, top_k, int(rng.integers(fewest, most + 1)))
+
+
+def _late(rng: np.random.Generator, fewest: int, most: int) -> SizedBatch:
+    """The last expert's statistic lies in the last third of the bins, after counts in the first.
+
+    Two tokens want that expert alone, the others all but that, by amounts of their own.
+    """
+    logits = np.where(np.arange(SCANNED_TOKENS)[:, None] < 2, -4.0, 4.0)
+    logits = logits + 0.5 * rng.standard_normal((SCANNED_TOKENS, SCANNED_EXPERTS))
+    logits[:2, -1] = 4.0
+    logits[2:, -1] = rng.uniform(-4.0, 0.2, SCANNED_TOKENS - 2)
+    return SizedBatch(logits, np.zeros(SCANNED_EXPERTS), 1, int(rng.integers(fewest, most + 1)))
 
 
 def _batch(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
 
-from properties.protocol import Array
+from properties.protocol import Array, ExpertParameters
 from properties.strategies import experts_seeded, layer_seeded
 from properties.strategies.balancing import BatchInputs
 from properties.strategies.balancing_state import ALL_BUT
@@ -42,6 +42,11 @@ MANY_TOKENS, SMALL_LAYER = 130, 400
 SPOILT = 4
 SPOILT_LAYERS = 3
 MOST_GROUPS = 4
+
+# In one of how many cases there are more experts than a byte numbers, and how many at least.
+NUMEROUS = 8
+MORE_THAN_BYTES = 260
+MOST_NUMBERS = 64
 
 # Tokens that a rank has counted: few, or all but three just past what 8, 11, 16 and 24 bits hold.
 TOTALS = (0, 0, 1, 40, *(ALL_BUT + 2**bits + 1 for bits in (8, 11, 16, 24)))
@@ -200,7 +205,8 @@ def traffic() -> st.SearchStrategy[TrafficInputs]:
 def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
     """Any number of experts, whoever they are crowded at, and at times many tokens.
 
-    In one of four cases a token turns bad, if there are others.
+    In one of four cases a token turns bad, if there are others; in one of eight small experts are
+    more than 256.
     """
     calls = experts_seeded.any_call_or_many_tokens()
     return st.builds(_with_a_bad_token, calls, uniform_seeds())
@@ -208,7 +214,28 @@ def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
 
 def _with_a_bad_token(inputs: ExpertInputs, seed: int) -> ParallelExperts:
     spoilt = seed % SPOILT == SPOILT - 1
+    few = inputs.parameters.gate_proj[0].size <= MOST_NUMBERS
+    if seed % NUMEROUS == 1 and few:
+        inputs = _with_more_experts(np.random.default_rng((seed, 3)), inputs)
     return ParallelExperts(inputs, seed, _bad_token(seed, len(inputs.x)) if spoilt else None)
+
+
+def _with_more_experts(rng: np.random.Generator, inputs: ExpertInputs) -> ExpertInputs:
+    """Copies of the experts, each by a factor of its own; ids of a token stay different."""
+    experts = len(inputs.parameters.gate_proj)
+    copies = -(-MORE_THAN_BYTES // experts)
+    factors = rng.choice([-1.0, -0.5, 0.5, 1.0], (copies * experts, 1, 1))
+    parts = {
+        part.name: np.concatenate([getattr(inputs.parameters, part.name)] * copies)
+        for part in fields(inputs.parameters)
+    }
+    parts["down_proj"] = factors * parts["down_proj"]
+    copy_M1 = rng.integers(copies // 2, copies, (len(inputs.expert_ids), 1))
+    return replace(
+        inputs,
+        parameters=ExpertParameters(**parts),
+        expert_ids=inputs.expert_ids + experts * copy_M1,
+    )
 
 
 def _bad_token(seed: int, tokens: int) -> BadToken | None:

@@ -171,6 +171,19 @@ class SlotsBeyond256Dropped(Dispatched):
         return mine
 
 
+class IdsTravelInBytes(Dispatched):
+    """Ids are sent to other ranks as bytes, which number 256 experts."""
+
+    killed_by = "DSP-PARALLEL"
+
+    def experts(
+        self, x: Array, expert_ids: Array, weights: Array, parameters: ExpertParameters, **caps: Any
+    ) -> Array:
+        if self.size > 1:
+            expert_ids = expert_ids.astype(np.uint8).astype(np.int64)
+        return super().experts(x, expert_ids, weights, parameters, **caps)
+
+
 class HalfAWorldForReplicas(Dispatched):
     """Four ranks with the same tokens in two groups of experts: the last expert is nobody's."""
 
