@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         judge_rows(pool, known, names, again=options.all)
         judge_correct(pool, known, names)
         find_alone(pool, known, names)
-    PAGE.write_text(page(known), encoding="utf-8")
+    PAGE.write_text(page(read()), encoding="utf-8")
     return 0
 
 
