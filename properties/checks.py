@@ -33,9 +33,23 @@ def within(subject: Subject, actual: Array, expected: Any, what: str) -> None:
         raise ViolationError(
             f"{what}[{place}] is {actual[worst]!s}, expected {expected.value[worst]!s} "
             f"± {expected.radius[worst]:.3g} (error / radius = {decided[worst]:.4g})"
+            f"{_others(decided > 1.0)}"
         )
     if undecided.any():
         unknown(subject, f"{what}: no finite radius")
+
+
+def _others(outside: Any) -> str:
+    """How many elements lie outside, and in which rows, where there are others."""
+    number = int(np.count_nonzero(outside))
+    if number == 1:
+        return ""
+    told = f"; {number} of {outside.size} elements are outside"
+    if outside.ndim < 2:
+        return told
+    rows = np.flatnonzero(outside.reshape(len(outside), -1).any(axis=1))
+    ends = f"{rows[0]} to {rows[-1]}" if len(rows) > 1 else str(rows[0])
+    return f"{told}, in {len(rows)} of {len(outside)} rows, {ends}"
 
 
 def finite_where_due(actual: Array, expected: Any, what: str) -> None:

@@ -19,7 +19,7 @@ from properties.errors import AdapterError, NotOfferedError, UnknownError, Viola
 from properties.figures import Tally, plain
 from properties.guard.surroundings import Surroundings
 from properties.lanes import Lane, lane_for, reproducible_hypothesis, seeded
-from properties.literals import call_literal, save_calls
+from properties.literals import calls_literal, save_calls
 from properties.registry import Property, catalogue, find
 from properties.stateful import run_sequences
 from properties.subject import Case, Subject
@@ -279,7 +279,7 @@ def _fail(outcome: Outcome, verdict: Verdict, message: str, log: _Log) -> None:
     outcome.cause = cause_of(log.failure[0], message) if log.failure is not None else ""
     if log.failure is not None:
         case = log.failure[1]
-        outcome.calls = [call_literal(call.method, call.arguments) for call in case.calls]
+        outcome.calls = calls_literal(case.calls)
         if case.worst_ratio is not None:
             log.worst_ratio, log.worst_what = case.worst_ratio, case.worst_what
 

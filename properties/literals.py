@@ -14,22 +14,39 @@ from properties.protocol import Array
 
 MAX_ELEMENTS = 600
 
+# Of calls that are longer together, the last are printed so, and arrays of the others if they are
+# small: what contradicts a statement is one of the last, or two that are compared.
+LEGIBLE = 8000
+LAST = 2
+SMALL = 16
 
-def literal(value: Any) -> str:
-    """A Python expression for an argument; arrays of more than 600 elements are only described."""
+
+def literal(value: Any, most: int = MAX_ELEMENTS) -> str:
+    """A Python expression for an argument; arrays of more elements than that are only described."""
     if isinstance(value, np.ndarray):
-        return _array(value)
+        return _array(value, most)
     if is_dataclass(value) and not isinstance(value, type):
-        parts = (f"{part.name}={literal(getattr(value, part.name))}" for part in fields(value))
+        named = ((part.name, getattr(value, part.name)) for part in fields(value))
+        parts = (f"{name}={literal(part, most)}" for name, part in named)
         return f"{type(value).__name__}({', '.join(parts)})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {literal(part)}" for key, part in value.items()) + "}"
+        told = (f"{key!r}: {literal(part, most)}" for key, part in value.items())
+        return "{" + ", ".join(told) + "}"
     return _number(value) if isinstance(value, float) else repr(value)
 
 
-def call_literal(method: str, arguments: dict[str, Any]) -> str:
+def calls_literal(calls: list[Call]) -> list[str]:
+    """Each call as a person would type it; of many long ones, large arrays of the last alone."""
+    told = [call_literal(call.method, call.arguments) for call in calls]
+    if sum(map(len, told)) <= LEGIBLE:
+        return told
+    early = [call_literal(call.method, call.arguments, SMALL) for call in calls[:-LAST]]
+    return early + told[len(early) :]
+
+
+def call_literal(method: str, arguments: dict[str, Any], most: int = MAX_ELEMENTS) -> str:
     """The call as a person would type it, one argument per line."""
-    lines = [_argument_line(name, value) for name, value in arguments.items()]
+    lines = [_argument_line(name, value, most) for name, value in arguments.items()]
     return "\n".join([f"{method}(", *lines, ")"]) if lines else f"{method}()"
 
 
@@ -70,11 +87,11 @@ def _arrays(name: str, value: Any) -> Iterator[tuple[str, Array]]:
             yield from _arrays(f"{name}.{part.name}", getattr(value, part.name))
 
 
-def _argument_line(name: str, value: Any) -> str:
+def _argument_line(name: str, value: Any, most: int) -> str:
     """One argument; a comment names memory that a literal does not restore, where it matters."""
     strided = list(_strides(name, value))
     note = f"  # passed with strides, in elements: {', '.join(strided)}" if strided else ""
-    return f"    {name}={literal(value)},{note}"
+    return f"    {name}={literal(value, most)},{note}"
 
 
 def _strides(name: str, value: Any) -> Iterator[str]:
@@ -86,9 +103,9 @@ def _strides(name: str, value: Any) -> Iterator[str]:
             yield from _strides(part.name, getattr(value, part.name))
 
 
-def _array(values: Array) -> str:
+def _array(values: Array, most: int) -> str:
     dtype = _dtype_name(values.dtype)
-    if values.size > MAX_ELEMENTS:
+    if values.size > most:
         return f"<array of shape {values.shape}, dtype {dtype}>"
     if values.size == 0:
         return f"np.zeros({values.shape}, {dtype})"

@@ -89,7 +89,9 @@ def _attribute(module_name: str, name: str) -> Any:
             public = [
                 entry
                 for entry, value in vars(found).items()
-                if callable(value) and getattr(value, "__module__", None) == module_name
+                if callable(value)
+                and getattr(value, "__module__", None) == module_name
+                and not entry.startswith("_")
             ]
             raise AdapterError(
                 f"{module_name} has no {name!r}; it defines {', '.join(public) or 'nothing'}"

@@ -291,6 +291,7 @@ class Gate:
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:
         """Topics and figures before pytest's list of failures, the verdict after it."""
         from properties.report import (
+            failed_lines,
             figure_lines,
             left_out_lines,
             note_lines,
@@ -315,6 +316,8 @@ class Gate:
         with self._each_cause_once(terminalreporter):
             yield
         if self.outcomes:
+            for told in failed_lines(self.outcomes):
+                terminalreporter.write_line(told)
             line = verdict_line(self.outcomes, time.perf_counter() - self.watching.started)
             good = line.startswith("PASSED")
             terminalreporter.write_line(line, bold=True, green=good, red=not good)

@@ -20,7 +20,7 @@ import scipy
 from properties.execution import Outcome
 from properties.guard.provenance import uses_of_the_reference
 from properties.guard.watchdog import CALL_SECONDS
-from properties.literals import MAX_ELEMENTS, is_described
+from properties.literals import is_described
 from properties.protocol import EXTRAS, METHODS, PROTOCOL_VERSION, Conventions, Precision
 from properties.registry import SPEC_VERSION, TOPICS, catalogue
 from properties.rounding.arithmetic import format_named
@@ -278,9 +278,8 @@ def _arrays_lines(outcome: Outcome) -> list[str]:
     if any(is_described(call) for call in outcome.calls):
         return [
             "",
-            f"  arrays of more than {MAX_ELEMENTS} elements are described only; the command below "
-            "makes",
-            "  them again, and writes them to a file with --save FOLDER",
+            "  large arrays are described only; the command below makes them again, and writes",
+            "  them to a file with --save FOLDER",
         ]
     return []
 
@@ -336,6 +335,16 @@ def verdict_line(outcomes: Sequence[Outcome], seconds: float) -> str:
     theory = _counts([outcome for outcome in outcomes if outcome.about == "mathematics"])
     counts = [own, f"theory: {theory}" if theory else "", f"{seconds:.0f} s"]
     return f"{word} ({'; '.join(part for part in counts if part)})"
+
+
+def failed_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """The ids of all that did not pass, by verdict."""
+    found: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.verdict not in ("passed", "not offered"):
+            found.setdefault(outcome.verdict, []).append(outcome.id)
+    told = [f"{verdict}: {', '.join(ids)}" for verdict, ids in found.items()]
+    return [line for lines in told for line in textwrap.wrap(lines, 100, subsequent_indent="  ")]
 
 
 def _counts(outcomes: Sequence[Outcome]) -> str:

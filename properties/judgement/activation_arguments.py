@@ -111,7 +111,11 @@ def refused_or_off(subject: Subject, inputs: RejectInputs) -> None:
     if found is not None:
         named = f"{'beta_gate' if inputs.gate_side else 'beta_up'} = {inputs.beta}"
         declared = _is_off(subject, inputs.beta)
-        require(declared, f"situ_glu accepts {named}, which Conventions.beta_off does not declare")
+        require(
+            declared,
+            f"situ_glu accepts {named}, which Conventions.beta_off does not declare; raise a "
+            "ValueError, or declare it",
+        )
         within(subject, found, _switched_off(call, inputs.gate_side), f"situ_glu with {named}")
     if "situ_glu_vjp" in subject.offered:
         vjp = GradientCall(call, np.ones_like(gate))

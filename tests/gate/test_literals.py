@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from properties.literals import call_literal, literal
+from properties.calls import Call
+from properties.literals import call_literal, calls_literal, is_described, literal
 from properties.protocol import ExpertParameters, LayerConfig
 
 
@@ -65,3 +66,11 @@ def test_numbers_without_an_array_read_back_too() -> None:
     values = (0.1, float("inf"), -float("inf"), 3, True, None, "off", np.float64(0.1))
     assert [eval(literal(value), {"np": np}) for value in values] == list(values)
     assert literal(float("nan")) == "np.nan"
+
+
+def test_of_many_long_calls_the_last_are_whole() -> None:
+    calls = [Call("rms_norm", {"x": np.arange(500.0) + number}) for number in range(4)]
+    told = calls_literal(calls)
+    assert [is_described(call) for call in told] == [True, True, False, False]
+    assert told[-1] == call_literal("rms_norm", calls[-1].arguments)
+    assert calls_literal(calls[:1]) == [call_literal("rms_norm", calls[0].arguments)]

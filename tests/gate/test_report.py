@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from impl_torch.adapter import Float32
-from properties.checks import unknown
-from properties.execution import judge
+from properties.checks import unknown, within
+from properties.errors import ViolationError
+from properties.execution import Outcome, judge
 from properties.lanes import Lane
 from properties.loading import subject_of
 from properties.protocol import ExpertParameters
 from properties.reference import Reference
 from properties.registry import Property, find
-from properties.report import describe, header_lines
+from properties.report import describe, failed_lines, header_lines
+from properties.rounding import Ball
 from tests.gate.adapters import Minimal
 
 
@@ -83,3 +86,30 @@ def test_expert_ids_arrive_as_int64():
     subject.experts(*call, beta_gate=4.0, beta_up=25.0)
     subject.experts_vjp(*call, np.ones((1, 1)), beta_gate=4.0, beta_up=25.0)
     assert seen == [np.int64, np.int64]
+
+
+def test_the_ids_that_did_not_pass_are_named_at_the_end_by_verdict():
+    verdicts = {
+        "NRM-VALUE": "failed",
+        "ACT-VALUE": "passed",
+        "ACT-ODD": "failed",
+        "QB-SUM": "unknown",
+    }
+    outcomes = [Outcome(name, "norm", "theorem", verdict, "") for name, verdict in verdicts.items()]
+    assert failed_lines(outcomes) == ["failed: NRM-VALUE, ACT-ODD", "unknown: QB-SUM"]
+    assert failed_lines(outcomes[1:2]) == []
+
+
+def test_a_violation_says_how_many_elements_are_outside_and_in_which_rows():
+    subject = subject_of(Minimal())
+    expected = Ball(np.zeros((4, 3)), np.ones((4, 3)), subject.arithmetic)
+    actual = np.zeros((4, 3))
+    actual[1, 2] = 2.0
+    with pytest.raises(ViolationError) as one:
+        within(subject, actual, expected, "out")
+    assert "outside" not in str(one.value)
+    actual[3] = 4.0
+    with pytest.raises(
+        ViolationError, match="4 of 12 elements are outside, in 2 of 4 rows, 1 to 3"
+    ):
+        within(subject, actual, expected, "out")
