@@ -31,8 +31,8 @@ def test_nrm_value(subject: Subject, inputs: NormInputs) -> None:
     nothing from 2^(p-1) on. The value holds within the radius that the declared formats give the
     formula.
 
-    Legal freedoms: the order of the sum, a reciprocal root instead of a division, and one rounding
-    to storage before the weight is applied (published models do it).
+    Legal freedoms: the order of the sum and of the products, a reciprocal root instead of a
+    division, and one rounding to storage before the weight is applied (published models do it).
 
     If it fails: at unit amplitude eps outside the root, eps on the sum and a missing eps all look
     right; rows of amplitude sqrt(eps), about 3e-3, then come out scaled by 40 % and more, and the

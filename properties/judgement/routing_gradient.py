@@ -84,9 +84,9 @@ def complement(logits: Any) -> Any:
     direct: Any = reference.scores(-logits)
     difference: Any = 1.0 - reference.scores(logits)
     apart = np.abs(direct.value - difference.value) * (1.0 + 2.0**-50)
-    return Ball(
-        direct.value, np.maximum(direct.radius, apart + difference.radius), logits.arithmetic
-    )
+    radius = np.maximum(direct.radius, apart + difference.radius)
+    # An infinite score, of logits that may have overflowed, tells nothing.
+    return Ball(direct.value, np.where(np.isnan(radius), np.inf, radius), logits.arithmetic)
 
 
 def require_gradient(

@@ -13,13 +13,17 @@ from torch import Tensor
 from impl_torch.adapter import TorchImplementation
 from properties.errors import ViolationError
 from properties.execution import judge
-from properties.judgement.routing_gradient import require_gradient, require_no_gradient
+from properties.judgement.routing_gradient import (
+    complement,
+    require_gradient,
+    require_no_gradient,
+)
 from properties.judgement.routing_groups import open_groups, require_grouped_selection
 from properties.lanes import LANES
 from properties.loading import subject_of
 from properties.protocol import Array, Conventions, Precision, Routing
 from properties.registry import catalogue
-from properties.rounding import Ball
+from properties.rounding import Arithmetic, Ball
 from properties.subject import Routed
 from tests.mutants.routing_gradient import Float32TrainedRouter, TrainedRouter
 from tests.mutants.routing_symmetry import GroupedRouter
@@ -206,3 +210,10 @@ def test_a_cotangent_over_s_that_overflows_is_excused_without_an_epsilon(
     else:
         with pytest.raises(ViolationError):
             require_gradient(subject, logits, routed, cotangent, lost, "d_logits")
+
+
+def test_a_logit_that_may_be_anything_leaves_its_gradient_open() -> None:
+    arithmetic = Arithmetic("float16", "float16", "float32")
+    ball = complement(Ball(np.array([np.nan, 0.0]), np.array([np.inf, 0.0]), arithmetic))
+    assert ball.radius[0] == np.inf
+    assert ball.radius[1] < 1e-2

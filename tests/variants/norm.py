@@ -47,6 +47,17 @@ class CastBeforeWeight(Norm):
         return weight * (rows * scale).to(x.dtype)
 
 
+class WeightFirst(Norm):
+    """The weight and the reciprocal root are multiplied first, and may be subnormal then."""
+
+    freedom = "the order of the product; sums wider than the rest"
+    precision = Precision(accumulate="float64")
+
+    def rms_norm_forward(self, x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+        scale = torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps)
+        return x * (weight * scale).float()
+
+
 class Hypotenuse(Norm):
     """The Euclidean length of the row and of sqrt(L eps), so that squares never overflow."""
 
