@@ -10,7 +10,7 @@ PEERS := .venv-peers
 # Without it, each of the processes that tests and the gate start compiles the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help gate test lint types imports proofs matrix kills alarms mutation peers wheel clean
+.PHONY: help gate test suite lint types imports proofs matrix kills alarms mutation peers wheel clean
 
 help:
 	@echo "make gate    judge $(IMPLEMENTATION); another with IMPLEMENTATION=package.module:Name"
@@ -27,7 +27,10 @@ help:
 gate: $(INSTALLED)
 	$(BIN)/latentmoe-gate run $(IMPLEMENTATION) $(ARGS)
 
-test: lint types imports
+test: lint imports
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+suite: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 lint: $(INSTALLED)
@@ -65,11 +68,12 @@ wheel: $(INSTALLED)
 clean:
 	rm -rf $(VENV) $(PEERS) build dist
 
-# pip 25.1 is the first that knows dependency groups.
+# pip 25.1 is the first that knows dependency groups. Most of what torch brings is never imported, so
+# that compiling all of it would take longer than installing it.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[torch]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --group dev --editable '.[torch]'
 	touch $@
 
 $(PEERS)/installed: pyproject.toml constraints.txt $(wildcard tests/peers/requirements*.txt)

@@ -173,6 +173,6 @@ CORRECT = (
 @pytest.mark.parametrize("property_id", ["LAY-GRAD", "LAY-SPARSE", "LAY-ALIVE"])
 @pytest.mark.parametrize("variant", CORRECT, ids=lambda v: f"{v.__module__[-8:]}-{v.__name__}")
 def test_correct_gradients_pass(variant, property_id):
-    outcome = judge(find(property_id), subject_of(variant()), LANES["gate"])
+    outcome = judge(find(property_id), subject_of(variant()), LANES["quick"])
     assert outcome.verdict == "passed", outcome.message
     assert outcome.unknown == 0

@@ -62,7 +62,7 @@ class LogitScores(Reference):
 
 
 def outcome_of(implementation: Any) -> Outcome:
-    return judge(find("OPT-IMPL"), subject_of(implementation), LANES["gate"])
+    return judge(find("OPT-IMPL"), subject_of(implementation), LANES["quick"])
 
 
 @pytest.mark.parametrize(
