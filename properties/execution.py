@@ -233,7 +233,8 @@ def select(
     """The catalogue's entries with these ids and topics; where none is named, the lane's.
 
     Those are all, except in the quick lane: it leaves out what can be judged without any
-    implementation, claims among it, and what starts several ranks, unless ``ranks`` asks for them.
+    implementation, claims among it, what is long, and what starts several ranks, unless ``ranks``
+    asks for them.
     Raises KeyError if an id does not exist.
     """
     wanted = {find(property_id).id for property_id in only}
@@ -244,8 +245,12 @@ def select(
         for entry in catalogue().values()
         if (not wanted or entry.id in wanted)
         and (not chosen_topics or entry.topic in chosen_topics)
-        and not (short and (entry.theory or ("ranks" in entry.needs and ranks is None)))
+        and not (short and _left_to_the_gate(entry, ranks))
     ]
+
+
+def _left_to_the_gate(entry: Property, ranks: int | None) -> bool:
+    return entry.theory or entry.long or ("ranks" in entry.needs and ranks is None)
 
 
 def _run_cases(entry: Property, subject: Subject, lane: Lane, seed: int | None, log: _Log) -> None:

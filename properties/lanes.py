@@ -4,7 +4,7 @@
 first fifth, for an edit loop; ``nightly`` draws twenty times as many cases afresh and keeps
 Hypothesis' example database. Of a statement about the mathematics alone, which is as true whatever
 implementation is judged, the gate draws the quick lane's cases too. A whole run of the quick lane
-leaves those out, and several ranks (``properties.execution.select``).
+leaves those out, several ranks, and what is long (``properties.execution.select``).
 """
 
 from __future__ import annotations

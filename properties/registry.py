@@ -47,7 +47,7 @@ class Property:
     maps argument names to strategies, and is empty for a pinned instance. ``examples`` is the
     number of cases in the gate lane. Where ``steps`` is set, a case is a sequence of at most so
     many calls, in the gate lane and in a random one, and ``function`` builds the state machine
-    (properties.stateful) that makes them.
+    (properties.stateful) that makes them. ``long``: its one case takes a second in every lane.
     """
 
     id: str
@@ -60,6 +60,7 @@ class Property:
     drawn: Mapping[str, SearchStrategy[Any]]
     function: Callable[..., Any]
     steps: tuple[int, int] | None = None
+    long: bool = False
 
     @property
     def theory(self) -> bool:
@@ -89,6 +90,7 @@ def specification(
     any_of: tuple[str, ...] = (),
     examples: int = 100,
     steps: tuple[int, int] | None = None,
+    long: bool = False,
     **drawn: SearchStrategy[Any],
 ) -> Callable[[Callable[..., Any]], Callable[[Any], None]]:
     """Enter the decorated function into the catalogue and make it a pytest test.
@@ -116,7 +118,7 @@ def specification(
         if topic not in TOPICS:
             raise ValueError(f"{property_id} stands in {function.__module__}, which is no topic")
         entry = Property(
-            property_id, kind, topic, source, needs, any_of, examples, drawn, function, steps
+            property_id, kind, topic, source, needs, any_of, examples, drawn, function, steps, long
         )
         _CATALOGUE[property_id] = entry
 

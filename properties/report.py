@@ -205,6 +205,8 @@ def left_out_lines(chosen: Collection[str], offered: Collection[str]) -> list[st
     apart = [entry for entry in catalogue().values() if entry.id not in chosen]
     theory = sum(entry.theory for entry in apart)
     told = [f"{theory} statements and claims that need no implementation"] if theory else []
+    long = [entry.id for entry in apart if entry.long]
+    told += [f"sizes, a second each: {', '.join(long)}"] if long else []
     several = [entry.id for entry in apart if "ranks" in entry.needs and "ranks" in offered]
     told += [f"on several ranks {', '.join(several)} (here with --ranks 2)"] if several else []
     return [f"left to the gate lane: {'; '.join(told)}"] if told else []

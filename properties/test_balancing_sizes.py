@@ -27,6 +27,7 @@ from properties.subject import Subject
     source="Eq. 13, Eq. 14, App. D",
     any_of=("quantile_update", "balancer"),
     examples=1,
+    long=True,
     inputs=balancing_sizes.at_size(2),
 )
 def test_qb_sizes(subject: Subject, inputs: SizedBatches) -> None:

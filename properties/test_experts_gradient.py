@@ -65,6 +65,7 @@ def test_dsp_grad(subject: Subject, inputs: ExpertInputs) -> None:
     source="Eq. 11, 12",
     needs=("experts_vjp",),
     examples=1,
+    long=True,
     inputs=sized.at_size(3),
 )
 def test_dsp_grad_sizes(subject: Subject, inputs: tuple[ExpertInputs, ...]) -> None:

@@ -26,7 +26,12 @@ SAME_SIZES = 3
 
 
 @specification(
-    "LAY-SIZES", source="Eq. 11", needs=("layer",), examples=1, inputs=layer_calls.at_size()
+    "LAY-SIZES",
+    source="Eq. 11",
+    needs=("layer",),
+    examples=1,
+    long=True,
+    inputs=layer_calls.at_size(),
 )
 def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
     """Eq. 11 holds beyond the size of a tile: 2112 tokens, widths to 192, 600 experts, 17 slots.

@@ -26,12 +26,15 @@ def test_only_theory_is_cut_short_and_only_in_the_gate() -> None:
     assert lane_for("nightly", theory=True) is LANES["nightly"]
 
 
-def test_a_whole_quick_run_leaves_theory_and_ranks_out_and_says_so() -> None:
+def test_a_whole_quick_run_leaves_theory_ranks_and_what_is_long_out_and_says_so() -> None:
     chosen = {entry.id for entry in select(lane="quick")}
     ranks = {entry.id for entry in catalogue().values() if "ranks" in entry.needs}
-    assert set(catalogue()) - chosen == {entry.id for entry in THEORY} | ranks
+    long = {entry.id for entry in catalogue().values() if entry.long}
+    assert long == {"QB-SIZES", "DSP-GRAD-SIZES", "LAY-SIZES"}
+    assert set(catalogue()) - chosen == {entry.id for entry in THEORY} | ranks | long
     several = f"on several ranks {', '.join(name for name in catalogue() if name in ranks)}"
     told = f"left to the gate lane: {len(THEORY)} statements and claims that need no implementation"
+    told += "; sizes, a second each: QB-SIZES, DSP-GRAD-SIZES, LAY-SIZES"
     assert left_out_lines(chosen, ()) == [told]
     assert left_out_lines(chosen, ("ranks",)) == [f"{told}; {several} (here with --ranks 2)"]
     assert left_out_lines(set(catalogue()), ("ranks",)) == []
