@@ -1,4 +1,4 @@
-"""The options that the plugin adds to pytest, and what they select.
+"""The options that the plugin adds to pytest, what they select, and in which order.
 
 Imported in every pytest session of an environment that has this package, so the suite itself is
 imported only once an implementation is named.
@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from properties.registry import Property
 
-__all__ = ["add_options", "selected"]
+__all__ = ["add_options", "place", "selected"]
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -75,6 +75,18 @@ def selected(config: pytest.Config) -> list[Property]:
         lane=config.getoption("--gate-lane"),
         ranks=config.getoption("--gate-ranks"),
     )
+
+
+def place(item: pytest.Item) -> int:
+    """Where a test comes: first those on ranks, which one worker has then, to start them once.
+
+    Next those whose one case takes as long in every lane, so that none is the last, which one
+    worker waits for.
+    """
+    entry = getattr(getattr(item, "function", None), "specification", None)
+    if entry is None:
+        return 2
+    return 0 if "ranks" in entry.needs else 1 if entry.examples == 1 else 2
 
 
 def _topics(config: pytest.Config) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from properties.options import add_options, selected
+from properties.options import add_options, place, selected
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -234,7 +234,7 @@ class Gate:
             (kept if entry is None or entry.id in self._chosen else left_out).append(item)
         if left_out:
             config.hook.pytest_deselected(items=left_out)
-        items[:] = sorted(kept, key=_place)
+        items[:] = sorted(kept, key=place)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -290,35 +290,27 @@ class Gate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:
         """Topics and figures before pytest's list of failures, the verdict after it."""
-        from properties.report import (
-            failed_lines,
-            figure_lines,
-            left_out_lines,
-            note_lines,
-            topic_lines,
-            unjudged_lines,
-            verdict_line,
-        )
+        from properties import report
 
         self._sort()
         if self.outcomes:
             terminalreporter.section("verdicts by topic")
-            lines = topic_lines(self.outcomes)
+            lines = report.topic_lines(self.outcomes)
             if not self._narrowed:
-                lines += left_out_lines(self._chosen, self.about["offered"])
-            for line in [*lines, *unjudged_lines(self.about["offered"])]:
+                lines += report.left_out_lines(self._chosen, self.about["offered"])
+            for line in [*lines, *report.unjudged_lines(self.about["offered"])]:
                 terminalreporter.write_line(line)
-            figures = figure_lines(self.outcomes, theory=self._narrowed)
+            figures = report.figure_lines(self.outcomes, theory=self._narrowed)
             if figures:
                 terminalreporter.section("figures")
-            for line in [*figures, *note_lines(self.outcomes)]:
+            for line in [*figures, *report.note_lines(self.outcomes)]:
                 terminalreporter.write_line(line)
         with self._each_cause_once(terminalreporter):
             yield
         if self.outcomes:
-            for told in failed_lines(self.outcomes):
+            for told in report.failed_lines(self.outcomes):
                 terminalreporter.write_line(told)
-            line = verdict_line(self.outcomes, time.perf_counter() - self.watching.started)
+            line = report.verdict_line(self.outcomes, time.perf_counter() - self.watching.started)
             good = line.startswith("PASSED")
             terminalreporter.write_line(line, bold=True, green=good, red=not good)
 
@@ -379,18 +371,6 @@ class Gate:
 
         order = list(catalogue())
         self.outcomes.sort(key=lambda outcome: order.index(outcome.id))
-
-
-def _place(item: pytest.Item) -> int:
-    """Those on ranks side by side, so that one worker process has them all and starts ranks once.
-
-    Next those whose one case takes as long in every lane, so that none is the last, which one
-    worker waits for.
-    """
-    entry = getattr(getattr(item, "function", None), "specification", None)
-    if entry is None:
-        return 2
-    return 0 if "ranks" in entry.needs else 1 if entry.examples == 1 else 2
 
 
 def _ids(nodeids: Iterable[str]) -> set[str]:

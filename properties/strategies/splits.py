@@ -43,9 +43,10 @@ SPOILT = 4
 SPOILT_LAYERS = 3
 MOST_GROUPS = 4
 
-# In one of how many cases there are more experts than a byte numbers, and how many at least.
+# In one of how many cases there are more experts than a byte numbers, how many at least, and which
+# projections are small enough for so many of them.
 NUMEROUS = 8
-MORE_THAN_BYTES = 260
+MANY_EXPERTS = 400
 MOST_NUMBERS = 64
 
 # Tokens that a rank has counted: few, or all but three just past what 8, 11, 16 and 24 bits hold.
@@ -223,7 +224,7 @@ def _with_a_bad_token(inputs: ExpertInputs, seed: int) -> ParallelExperts:
 def _with_more_experts(rng: np.random.Generator, inputs: ExpertInputs) -> ExpertInputs:
     """Copies of the experts, each by a factor of its own; ids of a token stay different."""
     experts = len(inputs.parameters.gate_proj)
-    copies = -(-MORE_THAN_BYTES // experts)
+    copies = -(-MANY_EXPERTS // experts)
     factors = rng.choice([-1.0, -0.5, 0.5, 1.0], (copies * experts, 1, 1))
     parts = {
         part.name: np.concatenate([getattr(inputs.parameters, part.name)] * copies)
