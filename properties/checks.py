@@ -40,7 +40,7 @@ def within(subject: Subject, actual: Array, expected: Any, what: str) -> None:
 
 
 def _others(outside: Any) -> str:
-    """How many elements lie outside, and in which rows, where there are others."""
+    """How many elements lie outside, and in which rows or other parts, where there are others."""
     number = int(np.count_nonzero(outside))
     if number == 1:
         return ""
@@ -49,7 +49,8 @@ def _others(outside: Any) -> str:
         return told
     rows = np.flatnonzero(outside.reshape(len(outside), -1).any(axis=1))
     ends = f"{rows[0]} to {rows[-1]}" if len(rows) > 1 else str(rows[0])
-    return f"{told}, in {len(rows)} of {len(outside)} rows, {ends}"
+    places = "rows" if outside.ndim == 2 else "places of the first axis"
+    return f"{told}, in {len(rows)} of {len(outside)} {places}, {ends}"
 
 
 def finite_where_due(actual: Array, expected: Any, what: str) -> None:

@@ -44,10 +44,10 @@ def test_dsp_parallel(subject: Subject, drawn: ParallelExperts) -> None:
     the others, are what they were.
 
     Hypotheses: those of DSP-DENSE and DSP-GRAD; 2 and 4 ranks with tokens of their own, as many as
-    they happen to have and perhaps none; N below, above and not a multiple of the ranks, and in an
-    eighth of the cases of small experts above 256; all tokens
-    at the experts of few ranks. Where ``parallel`` is offered, 2 or 4 consecutive ranks have the
-    same tokens, and the experts are divided among 1, 2 or 4 ranks, in any combination.
+    they happen to have and perhaps none; N below, above and not a multiple of the ranks, and 400 or
+    more in an eighth of the cases whose experts are small; all tokens at the experts of few ranks.
+    Where ``parallel`` is offered, 2 or 4 consecutive ranks have the same tokens, and the experts
+    are divided among 1, 2 or 4 ranks, in any combination.
 
     Source and proof: Eq. 11 treats tokens one by one and is a sum over experts, wherever these are;
     the objective is a sum over distinct tokens.

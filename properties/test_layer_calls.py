@@ -52,8 +52,8 @@ def test_lay_sizes(subject: Subject, inputs: EverySize) -> None:
     forgets its offset where it is second both ways; gradients of several shared experts that were
     computed as one are taken apart wrongly; a width is cut down to a multiple of 8, 16 or 128; the
     path for aligned widths or powers of two is another function; ids end at 255 or 511; the
-    backward pass has a table of eight or sixteen slots; or only the gradient of
-    the first chunk is kept.
+    backward pass has a table of eight or sixteen slots; or only the gradient of the first chunk is
+    kept.
     """
     for one in inputs.layers(digits_left(subject)):
         judged = Judged.of(subject, one)
@@ -153,9 +153,9 @@ def test_lay_calls(subject: Subject, drawn: tuple[SizedInputs, SizedInputs, Size
 
     Three layers in a row, forward, backward and the router's logits: the second has the sizes of
     the first and other tokens, parameters, caps, eps and routed_scale, is called twice, and once
-    more without its last token; the third has other sizes. Up to then the same memory is given
-    behind the same views, whose values are changed in between, as an optimiser changes parameters
-    in place. Every array that was returned still has its bits at the end.
+    more without its last token; the third has other sizes. The first three calls are given the same
+    memory behind the same views, whose values are changed in between, as an optimiser changes
+    parameters in place. Every array that was returned still has its bits at the end.
 
     Hypotheses: as in LAY-VALUE and LAY-GRAD.
 

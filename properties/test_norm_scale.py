@@ -129,8 +129,9 @@ def test_nrm_bound(subject: Subject, inputs: NormInputs) -> None:
     Proof: x_i^2 <= L mean(x^2), hence abs(x_i) / rho <= sqrt(L). Where squares overflow, the
     formula divides by an infinity and gives 0. Rounding is monotone, so a computed sum of squares
     is no less than any of them, in whatever format and order. All other roundings are relative,
-    and are those of a row with one element other than 0, whose sum is exact; but that of w / rho,
-    where a kernel multiplies these first, which may be off by the least number of compute.
+    and are those of a row with one element other than 0, whose sum is exact; but for that of
+    w / rho, where a kernel multiplies these first: it may be off by the least number of compute,
+    and the result by that times abs(x_i).
 
     Legal freedoms: what lies inside the bound: zeros from an overflow, or the right value from a
     norm that scales rows first. An output that is larger than storage holds makes it unknown.

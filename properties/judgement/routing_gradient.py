@@ -85,7 +85,7 @@ def complement(logits: Any) -> Any:
     difference: Any = 1.0 - reference.scores(logits)
     apart = np.abs(direct.value - difference.value) * (1.0 + 2.0**-50)
     radius = np.maximum(direct.radius, apart + difference.radius)
-    # An infinite score, of logits that may have overflowed, tells nothing.
+    # A logit that may be anything, since it may have overflowed, leaves its score open.
     return Ball(direct.value, np.where(np.isnan(radius), np.inf, radius), logits.arithmetic)
 
 

@@ -206,14 +206,14 @@ def traffic() -> st.SearchStrategy[TrafficInputs]:
 def parallel_experts() -> st.SearchStrategy[ParallelExperts]:
     """Any number of experts, whoever they are crowded at, and at times many tokens.
 
-    In one of four cases a token turns bad, if there are others; in one of eight small experts are
-    more than 256.
+    In one of four cases a token turns bad, if there are others; in one of eight, if
+    experts are small, there are 400 or more of them.
     """
     calls = experts_seeded.any_call_or_many_tokens()
-    return st.builds(_with_a_bad_token, calls, uniform_seeds())
+    return st.builds(_varied, calls, uniform_seeds())
 
 
-def _with_a_bad_token(inputs: ExpertInputs, seed: int) -> ParallelExperts:
+def _varied(inputs: ExpertInputs, seed: int) -> ParallelExperts:
     spoilt = seed % SPOILT == SPOILT - 1
     few = inputs.parameters.gate_proj[0].size <= MOST_NUMBERS
     if seed % NUMEROUS == 1 and few:
